@@ -31,13 +31,7 @@ def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
 @gluon.jit
 def barrier_pair(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
     """For so many places: it is full, which one says; it is empty, which so many groups say."""
-    layout: gl.constexpr = mbarrier.MBarrierLayout()
-    full = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], layout)
-    empty = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], layout)
-    for place in gl.static_range(NUMBER):
-        mbarrier.init(full.index(place), 1)
-        mbarrier.init(empty.index(place), ARRIVALS)
-    return full, empty
+    return new_barriers(NUMBER, 1), new_barriers(NUMBER, ARRIVALS)
 
 
 @gluon.jit

@@ -151,7 +151,7 @@ def projection_case(channels: int, outputs: Sequence[int], biased: Sequence[bool
         (20, [20, 20, 20, 20], [False, False, False, True]),  # sums of biases beside the norm's
         (32, [4], [False]),
         (12, [40, 3, 5], [True, False, True]),
-        (12, [40, 32, 5], [True, False, False]),  # the last lies aside
+        (12, [40, 32, 5], [True, False, False]),  # the last has few outputs
         (12, [50, 30, 5], [False, True, False]),
         (20, [70], [True]),
         (272, [6, 5], [False, True]),  # wider than what is fused

@@ -81,19 +81,17 @@ def one_sided(rows: int, channels: int, device: torch.device, dtype: torch.dtype
 
 
 def test_parameter_gradients_over_many_rows(device: torch.device) -> None:
-    rows, channels, programs, elements = 4000, 16, 2, 512
+    rows, channels, ctas, elements = 4000, 16, 2, 512
     x, grad = one_sided(rows, channels, device, torch.float32)
     with overridden() as lookups:
-        lookups.force(
-            "layer_norm_backward", ELEMENTS=elements, PROGRAMS=programs, STAGES=1, num_warps=4
-        )
-        check_sums(x, grad, chain=rows // (programs * elements // channels))
+        lookups.force("layer_norm_backward", ELEMENTS=elements, CTAS=ctas, STAGES=1, num_warps=4)
+        check_sums(x, grad, chain=rows // (ctas * elements // channels))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("channels", [64, 128])
 def test_parameter_gradients_over_ten_million_rows(channels: int, device: torch.device) -> None:
-    # 528 programs of 1,024 elements, or more: chains of 10^7 / (528 * 1024 / C) at most.
+    # 528 ctas of 1,024 elements, or more: chains of 10^7 / (528 * 1024 / C) at most.
     x, grad = one_sided(10_000_000, channels, device, torch.bfloat16)
     check_sums(x, grad, chain=10_000_000 * channels // (528 * 1024))
 

@@ -71,14 +71,14 @@ class Exact:
         make = case.check_inputs or case.inputs
         torch.manual_seed(_SEED)
         self._inputs = make(device, dtype)
-        wide = convert(self._inputs, torch.float64)
+        doubles = convert(self._inputs, torch.float64)
         with torch.no_grad():
-            shapes = [out.shape for out in tensors(case.reference(*wide))]
+            shapes = [out.shape for out in tensors(case.reference(*doubles))]
         generator = torch.Generator(device).manual_seed(1)
         self._grads = [
             torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes
         ]
-        self._exact = evaluate(case.reference, wide, self._grads)
+        self._exact = evaluate(case.reference, doubles, self._grads)
         values = evaluate(case.reference, self._inputs, self._grads)
         pairs = list(zip(values, self._exact, strict=True))
         self._torch = [error(value, exact) for value, exact in pairs]

@@ -1,6 +1,6 @@
 """Sums over rows in a fixed order, for the gradients of parameters.
 
-Each CTA of a kernel leaves one row, and a second launch adds these up. Launches of all ops share
+Each CTA of a kernel writes one row, and a second launch adds these up. Launches of all ops share
 these kernels. They are no op and have no backends: one Triton kernel serves every GPU.
 
 Legend: R rows, W columns.
@@ -30,12 +30,12 @@ def sum_several_kernel(  # type: ignore[no-untyped-def]
     partials, outs, num_partials, widths, ends, BLOCKS_P: tl.constexpr, BLOCKS_W: tl.constexpr
 ):
     """`sum_partials_kernel` of several matrices, each up to its end of the CTAs."""
-    program = tl.program_id(0)
+    cta = tl.program_id(0)
     for n in tl.static_range(len(BLOCKS_P)):
         start = 0 if n == 0 else ends[n - 1]
-        if (program >= start) & (program < ends[n]):
+        if (cta >= start) & (cta < ends[n]):
             sum_block(
-                partials[n], outs[n], program - start, num_partials[n], widths[n],
+                partials[n], outs[n], cta - start, num_partials[n], widths[n],
                 BLOCKS_P[n], BLOCKS_W[n],
             )  # fmt: skip
 
@@ -59,19 +59,19 @@ def sum_block(  # type: ignore[no-untyped-def]
 @triton.jit
 def column_sums_kernel(  # type: ignore[no-untyped-def]
     x_ptr, partial_ptr, num_rows, num_columns, stride,
-    PROGRAMS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    CTAS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Each CTA's sums over rows, (PROGRAMS, columns), of a matrix with this row stride."""
-    program = tl.program_id(1)
+    """Each CTA's sums over rows, (CTAS, columns), of a matrix with this row stride."""
+    cta = tl.program_id(1)
     columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside_c = columns < num_columns
     total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    for start in tl.range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R, num_stages=STAGES):
+    for start in tl.range(cta * BLOCK_R, num_rows, CTAS * BLOCK_R, num_stages=STAGES):
         rows = start + tl.arange(0, BLOCK_R)
         inside = (rows < num_rows)[:, None] & inside_c[None, :]
         offsets = rows.to(tl.int64)[:, None] * stride + columns[None, :]
         total += tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
-    tl.store(partial_ptr + program * num_columns + columns, tl.sum(total, 0), mask=inside_c)
+    tl.store(partial_ptr + cta * num_columns + columns, tl.sum(total, 0), mask=inside_c)
 
 
 def sum_rows(parts_PW: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
@@ -108,9 +108,9 @@ def column_sums(x_RW: Tensor, out: Tensor) -> None:
     num_rows, num_columns = x_RW.shape
     shape: dict[str, int | str] = {"rows": num_rows, "columns": num_columns}
     launch = tile("column_sums", architecture(x_RW.device), shape)
-    programs = min(launch.pop("PROGRAMS"), triton.cdiv(num_rows, launch["BLOCK_R"]))
-    partial = torch.empty(programs, num_columns, dtype=torch.float32, device=x_RW.device)
-    column_sums_kernel[(triton.cdiv(num_columns, launch["BLOCK_C"]), programs)](
-        x_RW, partial, num_rows, num_columns, x_RW.stride(0), PROGRAMS=programs, **launch
+    ctas = min(launch.pop("CTAS"), triton.cdiv(num_rows, launch["BLOCK_R"]))
+    partial = torch.empty(ctas, num_columns, dtype=torch.float32, device=x_RW.device)
+    column_sums_kernel[(triton.cdiv(num_columns, launch["BLOCK_C"]), ctas)](
+        x_RW, partial, num_rows, num_columns, x_RW.stride(0), CTAS=ctas, **launch
     )
     sum_rows(partial, out.dtype, out)

@@ -66,9 +66,9 @@ def _projections() -> Iterator[CompileCase]:
         x, outputs = _rows(shape, "C"), int(shape["P"])
         for few in (0, MAX_FEW_OUTPUTS) if outputs > MAX_NARROW_OUTPUTS else (0,):
             projections = _projections_of(shape, few)
-            out, aside = _rows(shape, "P"), x.new_empty(1, few or outputs, ROWS)
-            launch = partial(triton.forward, x, _norm(shape), projections, out, aside)
-            yield record("aside" if few else "", launch)
+            out, few_out = _rows(shape, "P"), x.new_empty(1, few or outputs, ROWS)
+            launch = partial(triton.forward, x, _norm(shape), projections, out, few_out)
+            yield record("few" if few else "", launch)
     narrow = [d for d in _DEFAULT_PROJECTIONS if d[1] <= MAX_NARROW_OUTPUTS]
     for shape, record in _settings("projection_backward", names, narrow, triton):
         x, grad = _rows(shape, "C"), _rows(shape, "P")
@@ -87,7 +87,7 @@ def _projections() -> Iterator[CompileCase]:
 
 
 def _projections_of(shape: Shape, few: int) -> Projections:
-    """Of P outputs, the last quarter biased, and ``few`` aside; or of P that lie aside."""
+    """Of P outputs, the last quarter biased, and of ``few`` more; or of P alone if P is small."""
     channels, outputs = int(shape["C"]), int(shape["P"])
     if outputs <= MAX_FEW_OUTPUTS:
         few, outputs = outputs, 0

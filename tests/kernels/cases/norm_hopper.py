@@ -38,7 +38,7 @@ def compile_cases() -> Iterator[CompileCase]:
         few_weight, grad_few = (_empty(few, channels), _empty(ROWS, few)) if few else (None, None)
         bias = _empty(outputs - first_biased)
         gradients = Gradients.of(_empty(sizes.parameters), sizes)
-        out, aside = _empty(1, ROWS, outputs), _empty(1, few, ROWS)
+        out, few_out = _empty(1, ROWS, outputs), _empty(1, few, ROWS)
         for direction, first_scale in product(("forward", "backward"), (1.0, 0.5)):
             projections = Projections(
                 sizes, weight, few_weight, bias, outputs // 4, first_scale, 1.0
@@ -46,7 +46,7 @@ def compile_cases() -> Iterator[CompileCase]:
             if hopper.why_not(direction, x, projections):
                 continue
             launch = (
-                partial(hopper.forward, x[None], norm, projections, out, aside)
+                partial(hopper.forward, x[None], norm, projections, out, few_out)
                 if direction == "forward"
                 else partial(hopper.backward, grad, grad_few, x, norm, projections, x, gradients)
             )

@@ -1,8 +1,8 @@
 """Gated attention with mask and pair bias as an operator of torch.
 
-Forward keeps its arguments, its result and one number a query and head. Backward computes the
-weights again from it. Gradients of q, k, v and gate are slices of one tensor, laid out like the
-projections that they are the gradients of, so that nothing needs to copy them together.
+Forward keeps its arguments, its result and the log-sum-exp of each query and head, from which
+backward recomputes the weights. Gradients of q, k, v and gate are slices of one tensor, laid out
+like the projections that they are the gradients of, so that nothing needs to copy them together.
 
 Where there is a bias, forward also keeps what rounding takes from the result. A bias may leave one
 key with nearly all of the weight. The gradient of its logit is then a small difference of two

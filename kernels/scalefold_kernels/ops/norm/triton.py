@@ -113,19 +113,19 @@ def layer_norm_forward_kernel(
 def layer_norm_backward_kernel(
     grad_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, through_ptr, grad_x_ptr, normed_ptr,
     others_ptr, partial_ptr, num_rows, others_stride, grad_geometry, geometry,
-    C: tl.constexpr, GRAD_ROW_DIMS: tl.constexpr, ROW_DIMS: tl.constexpr, PROGRAMS: tl.constexpr,
+    C: tl.constexpr, GRAD_ROW_DIMS: tl.constexpr, ROW_DIMS: tl.constexpr, CTAS: tl.constexpr,
     STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Gradient of x, and each CTA's sums for weight and bias, in a fixed order of rows.
 
-    ``partial`` is (PROGRAMS, 2 * C): weight, bias; with ``others``, a matrix (R, C) with a stride,
-    (PROGRAMS, 3 * C): the sums of its columns too. Sums run in one float32 accumulator for each of
+    ``partial`` is (CTAS, 2 * C): weight, bias; with ``others``, a matrix (R, C) with a stride,
+    (CTAS, 3 * C): the sums of its columns too. Sums run in one float32 accumulator for each of
     BLOCK_R rows and are folded at the end, so that no chain of additions is longer than
-    num_rows / (PROGRAMS * BLOCK_R).
+    num_rows / (CTAS * BLOCK_R).
     With ``normed``, the forward's result is written again too, for the gradient of what used it;
     ``through`` (R, C) is x's gradient from elsewhere, and is added.
     """
-    program = tl.program_id(0)
+    cta = tl.program_id(0)
     columns = tl.arange(0, BLOCK_C)
     inside_c = columns < C
     weight = tl.load(weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
@@ -135,7 +135,7 @@ def layer_norm_backward_kernel(
     bias_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     if others_ptr is not None:
         others_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    for start in tl.range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R, num_stages=STAGES):
+    for start in tl.range(cta * BLOCK_R, num_rows, CTAS * BLOCK_R, num_stages=STAGES):
         rows = start + tl.arange(0, BLOCK_R)
         inside = (rows < num_rows)[:, None] & inside_c[None, :]
         x = load_rows(x_ptr, geometry, rows, columns, inside, ROW_DIMS)
@@ -156,7 +156,7 @@ def layer_norm_backward_kernel(
         if normed_ptr is not None:
             normed = x_hat * weight[None, :] + bias[None, :]
             tl.store(normed_ptr + out_offsets, normed.to(normed_ptr.dtype.element_ty), mask=inside)
-    partial = partial_ptr + program * (2 if others_ptr is None else 3) * C + columns
+    partial = partial_ptr + cta * (2 if others_ptr is None else 3) * C + columns
     tl.store(partial, tl.sum(weight_sum, 0), mask=inside_c)
     tl.store(partial + C, tl.sum(bias_sum, 0), mask=inside_c)
     if others_ptr is not None:
@@ -198,14 +198,14 @@ def backward(
     block_c = triton.next_power_of_2(channels)
     launch = tile("layer_norm_backward", architecture(x.device), rows.shape_class())
     block_r = max(1, launch.pop("ELEMENTS") // block_c)
-    programs = min(launch.pop("PROGRAMS"), triton.cdiv(rows.num_rows, block_r))
-    partial = torch.empty(programs, parameters.numel(), dtype=torch.float32, device=x.device)
-    layer_norm_backward_kernel[(programs,)](
+    ctas = min(launch.pop("CTAS"), triton.cdiv(rows.num_rows, block_r))
+    partial = torch.empty(ctas, parameters.numel(), dtype=torch.float32, device=x.device)
+    layer_norm_backward_kernel[(ctas,)](
         grad_rows.tensor, rows.tensor, weight.contiguous(),
         None if bias is None else bias.contiguous(), stats,
         None if through is None else through.contiguous(), grad_x, normed, others, partial,
         rows.num_rows, 0 if others is None else others.stride(0), grad_rows.geometry, rows.geometry,
-        C=channels, GRAD_ROW_DIMS=grad_rows.num_dims, ROW_DIMS=rows.num_dims, PROGRAMS=programs,
+        C=channels, GRAD_ROW_DIMS=grad_rows.num_dims, ROW_DIMS=rows.num_dims, CTAS=ctas,
         BLOCK_R=block_r, BLOCK_C=block_c, **launch,
     )  # fmt: skip
     sum_rows(partial, parameters.dtype, parameters)

@@ -1,7 +1,7 @@
 """Layer normalisation fused with the projections that follow, for any GPU.
 
 Legend: R rows (all dimensions but the last), C channels, P outputs of the projections, S of one
-that lies aside.
+with few outputs.
 """
 
 from typing import Any
@@ -43,20 +43,20 @@ def why_not(function: str, x: Tensor, projections: Projections) -> str | None:
 
 @triton.jit
 def projection_forward_kernel(
-    x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, first_scale, aside_weight_ptr,
-    aside_scale, out_ptr, aside_ptr, stats_ptr, num_rows, num_outputs, num_first, first_biased,
-    num_aside, sample_rows, geometry,
+    x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, first_scale, few_weight_ptr,
+    few_scale, out_ptr, few_ptr, stats_ptr, num_rows, num_outputs, num_first, first_biased,
+    num_few, sample_rows, geometry,
     C: tl.constexpr, EPS: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
-    PROGRAMS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
+    CTAS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """``out = layer_norm(x) @ weight.T + bias``, (R, P); the normalised rows stay on the chip.
 
     ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. The first
-    ``num_first`` outputs are multiplied by ``first_scale``. ``aside`` (B, S,
-    sample_rows) is another projection with few outputs, weight (S, C), times ``aside_scale``, or
+    ``num_first`` outputs are multiplied by ``first_scale``. ``few`` (B, S,
+    sample_rows) is another projection, with few outputs, weight (S, C), times ``few_scale``, or
     None. A CTA keeps the weights of its CHUNKS * BLOCK_P outputs and goes through every
-    PROGRAMS-th block of rows, so that weights do not flow from the cache again and again; CTAs
+    CTAS-th block of rows, so that weights do not flow from the cache again and again; CTAs
     with the same rows and other outputs run beside each other.
     """
     first = tl.program_id(0) * CHUNKS * BLOCK_P
@@ -70,15 +70,15 @@ def projection_forward_kernel(
         inside = (outputs < num_outputs)[None, :] & inside_c[:, None]
         weight_offsets = outputs[None, :] * C + columns[:, None]
         weights = weights + (tl.load(weight_ptr + weight_offsets, mask=inside, other=0.0),)
-    if aside_ptr is not None:
-        few = tl.arange(0, BLOCK_S)
-        inside_s = few < num_aside
-        aside_weight = tl.load(
-            aside_weight_ptr + few[None, :] * C + columns[:, None],
+    if few_ptr is not None:
+        s = tl.arange(0, BLOCK_S)
+        inside_s = s < num_few
+        few_weight = tl.load(
+            few_weight_ptr + s[None, :] * C + columns[:, None],
             mask=inside_s[None, :] & inside_c[:, None],
             other=0.0,
         )
-    for start in range(tl.program_id(1) * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
+    for start in range(tl.program_id(1) * BLOCK_R, num_rows, CTAS * BLOCK_R):
         rows = start + tl.arange(0, BLOCK_R)
         inside_r = rows < num_rows
         inside_x = inside_r[:, None] & inside_c[None, :]
@@ -102,15 +102,15 @@ def projection_forward_kernel(
                 out.to(out_ptr.dtype.element_ty),
                 mask=inside_r[:, None] & inside_p[None, :],
             )
-        if aside_ptr is not None:
+        if few_ptr is not None:
             if tl.program_id(0) == 0:
-                aside = tl.dot(normed, aside_weight, input_precision=PRECISION) * aside_scale
+                few = tl.dot(normed, few_weight, input_precision=PRECISION) * few_scale
                 # Of row r of a sample: the sample's outputs begin at its first row times S.
                 r = rows % sample_rows
-                at = (rows - r).to(tl.int64)[:, None] * num_aside + few[None, :] * sample_rows
+                at = (rows - r).to(tl.int64)[:, None] * num_few + s[None, :] * sample_rows
                 tl.store(
-                    aside_ptr + at + r[:, None],
-                    aside.to(aside_ptr.dtype.element_ty),
+                    few_ptr + at + r[:, None],
+                    few.to(few_ptr.dtype.element_ty),
                     mask=inside_r[:, None] & inside_s[None, :],
                 )
 
@@ -121,7 +121,7 @@ def projection_backward_kernel(
     stats_ptr, through_ptr, grad_x_ptr, normed_ptr, partial_ptr, num_rows, num_outputs,
     first_biased, grad_geometry, geometry,
     C: tl.constexpr, GRAD_ROW_DIMS: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
-    PROGRAMS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
+    CTAS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """All gradients of a narrow projection (P <= BLOCK_P) in one pass over x.
@@ -129,10 +129,10 @@ def projection_backward_kernel(
     ``grad`` is (R, P), of any strides; results were multiplied by ``grad_scale``. (R, C),
     contiguous: ``grad_x``; and, where they are not None, ``grad_normed``, what the normalised rows'
     gradient has from other projections, ``through``, x's gradient from elsewhere, and ``normed``,
-    the normalised rows, written again. ``partial`` is (PROGRAMS, 2 C + P - first_biased + P C): the
+    the normalised rows, written again. ``partial`` is (CTAS, 2 C + P - first_biased + P C): the
     norm's weight and bias, biases of outputs from ``first_biased`` on, the weight.
     """
-    program = tl.program_id(0)
+    cta = tl.program_id(0)
     columns, outputs = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_P)
     inside_c, inside_p = columns < C, outputs < num_outputs
     norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
@@ -144,7 +144,7 @@ def projection_backward_kernel(
     norm_bias_sum = tl.zeros((BLOCK_C,), tl.float32)
     weight_sum = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     bias_sum = tl.zeros((BLOCK_P,), tl.float32)
-    for start in tl.range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R, num_stages=STAGES):
+    for start in tl.range(cta * BLOCK_R, num_rows, CTAS * BLOCK_R, num_stages=STAGES):
         rows = start + tl.arange(0, BLOCK_R)
         inside_r = rows < num_rows
         inside = inside_r[:, None] & inside_c[None, :]
@@ -159,10 +159,10 @@ def projection_backward_kernel(
         bias_sum += tl.sum(grad.to(tl.float32), 0)
         grad_normed = tl.dot(grad, weight, input_precision=PRECISION) * grad_scale
         if grad_normed_ptr is not None:
-            wide = tl.load(grad_normed_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
-            norm_weight_sum += tl.sum(wide * x_hat, 0)
-            norm_bias_sum += tl.sum(wide, 0)
-            grad_normed += wide
+            added = tl.load(grad_normed_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
+            norm_weight_sum += tl.sum(added * x_hat, 0)
+            norm_bias_sum += tl.sum(added, 0)
+            grad_normed += added
         if normed_ptr is not None:
             normed = x_hat * norm_weight[None, :] + norm_bias[None, :]
             tl.store(normed_ptr + out_offsets, normed.to(normed_ptr.dtype.element_ty), mask=inside)
@@ -176,7 +176,7 @@ def projection_backward_kernel(
     norm_bias_sum += tl.sum(weight.to(tl.float32) * bias_sum[:, None], 0)
     weight_sum = weight_sum * norm_weight[None, :] + bias_sum[:, None] * norm_bias[None, :]
     biases = num_outputs - first_biased
-    partial = partial_ptr + program * (2 * C + biases + num_outputs * C)
+    partial = partial_ptr + cta * (2 * C + biases + num_outputs * C)
     tl.store(partial + columns, norm_weight_sum, mask=inside_c)
     tl.store(partial + C + columns, norm_bias_sum, mask=inside_c)
     biased = inside_p & (outputs >= first_biased)
@@ -192,14 +192,14 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
     if outputs == 0:
         launch["CHUNKS"] = 0
     blocks = triton.cdiv(outputs, max(1, launch["CHUNKS"] * launch["BLOCK_P"])) or 1
-    programs = triton.cdiv(launch.pop("PROGRAMS"), blocks)
-    programs = min(programs, triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
-    projection_forward_kernel[(blocks, programs)](
+    ctas = triton.cdiv(launch.pop("CTAS"), blocks)
+    ctas = min(ctas, triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
+    projection_forward_kernel[(blocks, ctas)](
         rows.tensor, norm.weight, norm.bias, weight, projections.bias, projections.first_scale,
         projections.few, projections.few_scale, out, None if projections.few is None else few,
         norm.stats, rows.num_rows, outputs, projections.first, projections.sizes.first_biased,
         projections.sizes.few, rows.num_rows // x.shape[0], rows.geometry,
-        EPS=EPS, PROGRAMS=programs, BLOCK_S=MAX_FEW_OUTPUTS, **_constants(rows), **launch,
+        EPS=EPS, CTAS=ctas, BLOCK_S=MAX_FEW_OUTPUTS, **_constants(rows), **launch,
     )  # fmt: skip
 
 
@@ -243,13 +243,13 @@ def backward_narrow(
     rows, grad_rows = rows_of(x), rows_of(grad)
     sizes = rows.shape_class(P=outputs, others=int(grad_normed is not None))
     launch = tile("projection_backward", architecture(x.device), sizes)
-    programs = min(launch.pop("PROGRAMS"), triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
-    partial = torch.empty(programs, parameters.numel(), dtype=torch.float32, device=x.device)
-    projection_backward_kernel[(programs,)](
+    ctas = min(launch.pop("CTAS"), triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
+    partial = torch.empty(ctas, parameters.numel(), dtype=torch.float32, device=x.device)
+    projection_backward_kernel[(ctas,)](
         grad_rows.tensor, scale, grad_normed, rows.tensor, norm.weight, norm.bias, weight,
         norm.stats, through, grad_x, normed, partial, rows.num_rows, outputs, first_biased,
         grad_rows.geometry, rows.geometry,
-        GRAD_ROW_DIMS=grad_rows.num_dims, PROGRAMS=programs, BLOCK_P=block(outputs),
+        GRAD_ROW_DIMS=grad_rows.num_dims, CTAS=ctas, BLOCK_P=block(outputs),
         **_constants(rows), **launch,
     )  # fmt: skip
     sum_rows(partial, parameters.dtype, parameters)

@@ -15,7 +15,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, wait_empty, widen
+from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, widen
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -291,7 +291,6 @@ def backward_queries_bias_kernel(
     dtype: gl.constexpr = q_desc.dtype
     slots: gl.constexpr = 2 * STAGES
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
     queries: gl.constexpr = [AHEAD, 1, 1, 64, 1, C]
     q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
@@ -310,25 +309,12 @@ def backward_queries_bias_kernel(
     other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], parts.BY_THREAD)
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], flat)
     unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], flat)
-    raw = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], barrier)
-    open = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], barrier)
-    query_empty = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], barrier)
-    full = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    raw, open, query_empty = new_barriers(AHEAD, 1), new_barriers(AHEAD, 2), new_barriers(AHEAD, 2)
+    full = new_barriers(slots, 2)  # announced by TMA and, for the mask, by the loader
+    empty = new_barriers(STAGES, 2)
     # One allocation: the bias's is waited for once, but nothing may take its place.
-    more = gl.allocate_shared_memory(gl.int64, [3, 1], barrier)
+    more = new_barriers(3, 1)
     bias_full, other_full, other_empty = more.index(0), more.index(1), more.index(2)
-    for n in gl.static_range(AHEAD):
-        mbarrier.init(raw.index(n), 1)
-        mbarrier.init(open.index(n), 2)
-        mbarrier.init(query_empty.index(n), 2)
-    for n in gl.static_range(slots):
-        # Announced by TMA and, for the mask, by the loader.
-        mbarrier.init(full.index(n), 2)
-    for n in gl.static_range(STAGES):
-        mbarrier.init(empty.index(n), 2)
-    for n in gl.static_range(3):
-        mbarrier.init(more.index(n), 1)
     fence_async_shared()
 
     mask += batch.to(gl.int64) * mask_stride_b

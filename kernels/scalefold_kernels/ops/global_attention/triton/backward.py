@@ -45,17 +45,17 @@ def sums_of(ptr, column, C: tl.constexpr, D: tl.constexpr, A: tl.constexpr):
 
 @triton.jit
 def load_heads(
-    softmax_ptr, direction_ptr, pooled_ptr, grad_pooled_ptr, norm_weight, column, h, c,
+    softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr, norm_weight, column, h, c,
     H: tl.constexpr, C: tl.constexpr, kind: tl.constexpr,
 ):  # fmt: skip
     """What `softmax_again` needs of a column's heads."""
     highest, weights = load_softmax(softmax_ptr, column, h, H)
-    pooled = load_matrix(pooled_ptr + column * H * C, h, c, h < H, C)
+    attended = load_matrix(attended_ptr + column * H * C, h, c, h < H, C)
     direction = load_matrix(direction_ptr + column * H * C, h, c, h < H, C)
-    grad_pooled = load_matrix(grad_pooled_ptr + column * H * C, h, c, h < H, C)
-    delta = tl.sum(grad_pooled * pooled, 1)
+    grad_attended = load_matrix(grad_attended_ptr + column * H * C, h, c, h < H, C)
+    delta = tl.sum(grad_attended * attended, 1)
     along = (direction * norm_weight[None, :]).to(kind)
-    return along, grad_pooled.to(kind), highest, weights, delta
+    return along, grad_attended.to(kind), highest, weights, delta
 
 
 @triton.jit
@@ -83,17 +83,17 @@ def shared(vectors, rows, a, d, A: tl.constexpr):
 @triton.jit
 def global_attention_values_kernel(
     grad_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, value_weight_ptr, gate_weight_ptr,
-    gate_bias_ptr, out_weight_ptr, result_ptr, pooled_ptr, grad_pooled_ptr, sums_ptr,
+    gate_bias_ptr, out_weight_ptr, result_ptr, attended_ptr, grad_attended_ptr, sums_ptr,
     grad_b, grad_s, grad_n, x_b, x_s, x_n, num_rows,
     C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_A: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """First kernel of backward: gradients of ``pooled``, and of the weights of values and output.
+    """First kernel of backward: gradients of ``attended``, and of the weights of values and output.
 
     ``sums`` of a column are its parts of all parameters' gradients one after the other: the norm's
     weight and bias, weights of query, key, value and gate, the gate's bias, the output's weight
-    and bias. ``grad_pooled`` (H, C), float32.
+    and bias. ``grad_attended`` (H, C), float32.
     """
     H: tl.constexpr = D // A
     block, h, a = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_A)
@@ -133,11 +133,11 @@ def global_attention_values_kernel(
     grad_rows = tl.dot(grad_result, value_weight, input_precision=SMALL)
     at, inside = h[:, None] * C + c[None, :], (h < H)[:, None] & (c < C)[None, :]
     place = column * H * C + at
-    tl.store(grad_pooled_ptr + place, grad_rows * norm_weight[None, :], mask=inside)
-    pooled = tl.load(pooled_ptr + place, mask=inside, other=0.0)
-    tl.store(sums_ptr + c, tl.sum(grad_rows * pooled, 0), mask=c < C)
+    tl.store(grad_attended_ptr + place, grad_rows * norm_weight[None, :], mask=inside)
+    attended = tl.load(attended_ptr + place, mask=inside, other=0.0)
+    tl.store(sums_ptr + c, tl.sum(grad_rows * attended, 0), mask=c < C)
     tl.store(sums_ptr + C + c, tl.sum(grad_rows, 0), mask=c < C)
-    head_rows = pooled * norm_weight[None, :] + norm_bias[None, :]
+    head_rows = attended * norm_weight[None, :] + norm_bias[None, :]
     at, inside = a[:, None] * C + c[None, :], (a < A)[:, None] & (c < C)[None, :]
     tl.store(value_sums + at, shared(grad_result, head_rows, a, d, A), mask=inside)
 
@@ -145,7 +145,7 @@ def global_attention_values_kernel(
 @triton.jit
 def global_attention_query_kernel(
     x_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, query_weight_ptr, key_weight_ptr,
-    mean_ptr, query_ptr, softmax_ptr, direction_ptr, pooled_ptr, grad_pooled_ptr,
+    mean_ptr, query_ptr, softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr,
     grad_mean_ptr, sums_ptr,
     x_b, x_s, x_n, mask_b, mask_s, mask_n, num_rows, scale,
     C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
@@ -165,7 +165,7 @@ def global_attention_query_kernel(
     kind = x_ptr.dtype.element_ty
     norm_weight = load_vector(norm_weight_ptr, c, C)
     along, towards, highest, weights, delta = load_heads(
-        softmax_ptr, direction_ptr, pooled_ptr, grad_pooled_ptr, norm_weight, column, h, c,
+        softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr, norm_weight, column, h, c,
         H, C, kind,
     )  # fmt: skip
     direction = load_matrix(direction_ptr + column * H * C, h, c, h < H, C)
@@ -212,7 +212,7 @@ def global_attention_query_kernel(
 @triton.jit
 def global_attention_rows_kernel(
     grad_ptr, x_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, gate_weight_ptr, gate_bias_ptr,
-    out_weight_ptr, result_ptr, softmax_ptr, direction_ptr, pooled_ptr, grad_pooled_ptr,
+    out_weight_ptr, result_ptr, softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr,
     grad_mean_ptr, grad_x_ptr, sums_ptr,
     grad_b, grad_s, grad_n, x_b, x_s, x_n, mask_b, mask_s, mask_n, out_b, out_s, out_n, num_rows,
     C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
@@ -238,7 +238,7 @@ def global_attention_rows_kernel(
     out_weight = load_matrix(out_weight_ptr, c, d, c < C, D) * result[None, :]
     out_weight = out_weight.to(kind)
     along, towards, highest, weights, delta = load_heads(
-        softmax_ptr, direction_ptr, pooled_ptr, grad_pooled_ptr, norm_weight, column, h, c,
+        softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr, norm_weight, column, h, c,
         H, C, kind,
     )  # fmt: skip
     of_gate = tl.zeros((BLOCK_D, BLOCK_C), tl.float32)
@@ -296,23 +296,23 @@ def backward(
 ) -> None:
     """Fill the gradients of x, and of all parameters one after the other."""
     p, grid = parameters, grid_of(x)
-    mean, query, result, softmax, direction, pooled = columns
-    grad_pooled, grad_mean = torch.empty_like(pooled), torch.empty_like(mean)
+    mean, query, result, softmax, direction, attended = columns
+    grad_attended, grad_mean = torch.empty_like(attended), torch.empty_like(mean)
     # Of each column its part of all parameters' gradients.
-    sums = pooled.new_empty(x.shape[0] * x.shape[2], flat.numel())
+    sums = attended.new_empty(x.shape[0] * x.shape[2], flat.numel())
     global_attention_values_kernel[grid](
         grad, x, p.norm_weight, p.norm_bias, p.value_weight, p.gate_weight, p.gate_bias,
-        p.out_weight, result, pooled, grad_pooled, sums, *strides(grad, x), x.shape[1],
+        p.out_weight, result, attended, grad_attended, sums, *strides(grad, x), x.shape[1],
         BLOCK_A=block(p.value_weight.shape[0]), **constants("values", x, p),
     )  # fmt: skip
     global_attention_query_kernel[grid](
         x, mask, p.norm_weight, p.norm_bias, p.query_weight, p.key_weight, mean, query, softmax,
-        direction, pooled, grad_pooled, grad_mean, sums, *strides(x, mask), x.shape[1],
+        direction, attended, grad_attended, grad_mean, sums, *strides(x, mask), x.shape[1],
         head_scale(p), BLOCK_A=block(p.key_weight.shape[0]), **constants("query", x, p),
     )  # fmt: skip
     global_attention_rows_kernel[grid](
         grad, x, mask, p.norm_weight, p.norm_bias, p.gate_weight, p.gate_bias, p.out_weight,
-        result, softmax, direction, pooled, grad_pooled, grad_mean, grad_x, sums,
+        result, softmax, direction, attended, grad_attended, grad_mean, grad_x, sums,
         *strides(grad, x, mask, grad_x), x.shape[1], **constants("rows", x, p),
     )  # fmt: skip
     sum_rows(sums, x.dtype, flat)

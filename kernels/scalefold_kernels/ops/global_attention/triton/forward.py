@@ -152,7 +152,7 @@ def strides(*tensors: Tensor) -> list[int]:
 def global_attention_forward_kernel(
     x_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, query_weight_ptr, key_weight_ptr,
     value_weight_ptr, gate_weight_ptr, gate_bias_ptr, out_weight_ptr, out_bias_ptr,
-    out_ptr, mean_ptr, query_ptr, result_ptr, softmax_ptr, direction_ptr, pooled_ptr,
+    out_ptr, mean_ptr, query_ptr, result_ptr, softmax_ptr, direction_ptr, attended_ptr,
     x_b, x_s, x_n, mask_b, mask_s, mask_n, out_b, out_s, out_n, num_rows, scale,
     C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
@@ -160,7 +160,7 @@ def global_attention_forward_kernel(
 ):  # fmt: skip
     """Of each column, in float32, for backward: the masked ``mean`` of x_hat (C), the scaled mean
     ``query`` and the ``result`` (D), largest logit and sum of the ``softmax`` (2, H), ``direction``
-    U and ``pooled`` P (H, C).
+    U and ``attended`` P (H, C).
     """
     H: tl.constexpr = D // A
     block, h = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_H)
@@ -196,7 +196,7 @@ def global_attention_forward_kernel(
 
     highest = tl.full((BLOCK_H,), float("-inf"), tl.float32)
     weights = tl.zeros((BLOCK_H,), tl.float32)
-    pooled = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
+    attended = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
     for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
         rows = start + block
         kept = load_kept(mask_ptr, mask_s, rows, num_rows)
@@ -207,12 +207,12 @@ def global_attention_forward_kernel(
         higher = tl.maximum(highest, tl.max(logit, 0))
         shrink, weight = tl.exp(highest - higher), tl.exp(logit - higher[None, :])
         weights = weights * shrink + tl.sum(weight, 0)
-        pooled = tl.dot(
-            weight.to(kind).T, x_hat, pooled * shrink[:, None], input_precision=PRECISION
+        attended = tl.dot(
+            weight.to(kind).T, x_hat, attended * shrink[:, None], input_precision=PRECISION
         )
         highest = higher
-    pooled = pooled / weights[:, None]
-    rows_of_heads = pooled * norm_weight[None, :] + norm_bias[None, :]
+    attended = attended / weights[:, None]
+    rows_of_heads = attended * norm_weight[None, :] + norm_bias[None, :]
     value_weight = load_matrix(value_weight_ptr, d % A, c, d < D, C)
     result = tl.dot(rows_of_heads, value_weight.T, input_precision=SMALL)
     result = tl.sum(tl.where(member, result, 0.0), 0)
@@ -222,7 +222,7 @@ def global_attention_forward_kernel(
     tl.store(result_ptr + column * D + d, result, mask=d < D)
     tl.store(softmax_ptr + column * 2 * H + h, highest, mask=h < H)
     tl.store(softmax_ptr + (column * 2 + 1) * H + h, weights, mask=h < H)
-    tl.store(pooled_ptr + column * H * C + at, pooled, mask=inside)
+    tl.store(attended_ptr + column * H * C + at, attended, mask=inside)
 
     gate_weight, gate_bias = gate_parameters(
         gate_weight_ptr, gate_bias_ptr, norm_weight, norm_bias, c, d, C, D, kind

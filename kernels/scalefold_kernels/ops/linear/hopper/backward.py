@@ -20,7 +20,14 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, wait_empty
+from scalefold_kernels.gluon import (
+    REGISTERS,
+    ROWS,
+    barrier_pair,
+    mma_layout,
+    new_barriers,
+    wait_empty,
+)
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper.parts import (
     Order,
@@ -178,7 +185,6 @@ def residual_linear_backward_hopper_kernel(
     ``order`` is a `Order`, whose groups of lines have a CTA each.
     """
     dtype: gl.constexpr = grad_desc.dtype
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
     ones_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ONES], gl.bfloat16)
     grad_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_C], gl.bfloat16)
     h_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_K], gl.bfloat16)
@@ -193,17 +199,9 @@ def residual_linear_backward_hopper_kernel(
     mask_smem = gl.allocate_shared_memory(
         gl.int16, [2, 8 if SHARED == 1 else 1, BLOCK_C // 2], bits_layout
     )
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    dropped = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(full.index(slot), 1)
-        mbarrier.init(empty.index(slot), 2)
-        if SHARED > 0:
-            mbarrier.init(dropped.index(slot), 2)
-    weight_full = more.index(0)
-    mbarrier.init(weight_full, 1)
+    full, empty = barrier_pair(STAGES, 2)
+    dropped = new_barriers(STAGES, 2) if SHARED > 0 else full
+    weight_full = new_barriers(1, 1).index(0)
     ones_smem.store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, FLAT))
     fence_async_shared()
     order = tensors(order)

@@ -43,20 +43,20 @@ PART = gl.constexpr(64)
 
 @gluon.constexpr_function
 def few_width(outputs):
-    """Columns of a product with the gradient of the weight aside."""
+    """Columns of a product with the gradient of the weight of few outputs."""
     return 8 if outputs <= 8 else 16
 
 
 @gluon.jit
 def load(
     args, BLOCKS: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
-    STAGES: gl.constexpr, HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
+    STAGES: gl.constexpr, HAS_THROUGH: gl.constexpr, HAS_FEW: gl.constexpr,
 ):  # fmt: skip
     """The loader warp."""
     (
-        grad_desc, weight_desc, aside_desc, x_desc, through_desc,
-        grad_smem, weight_smem, aside_smem, x_smem, through_smem,
-        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
+        grad_desc, weight_desc, few_desc, x_desc, through_desc,
+        grad_smem, weight_smem, few_weight, x_smem, through_smem,
+        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, few_full,
         num_tiles,
     ) = args  # fmt: skip
     i = gl.to_tensor(0)
@@ -77,10 +77,10 @@ def load(
                 at = [(2 * tile + w) * ROWS, block * BLOCK_P]
                 async_load(grad_desc, at, ready, grad_smem.index(place))
             i += 1
-        if HAS_ASIDE:
+        if HAS_FEW:
             if n == 0:
-                mbarrier.expect(aside_full, BLOCK_S * BLOCK_C * 2)
-                async_load(aside_desc, [0, 0], aside_full, aside_smem)
+                mbarrier.expect(few_full, BLOCK_S * BLOCK_C * 2)
+                async_load(few_desc, [0, 0], few_full, few_weight)
         for w in gl.static_range(2):
             at = [(2 * tile + w) * ROWS, 0]
             mbarrier.wait(rows_empty.index(w), (n & 1) ^ 1)
@@ -147,14 +147,14 @@ def normalise_backward(
 
 @gluon.jit
 def load_few(
-    aside, stride, stride_s, first, num_rows,
+    few_ptr, stride, stride_s, first, num_rows,
     S: gl.constexpr, BLOCK_S: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Rows of the gradient of the projection aside, from the ``first`` on."""
+    """Rows of the gradient of the projection with few outputs, from the ``first`` on."""
     r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))
     s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, LAYOUT))
     return gl.load(
-        aside + (r.to(gl.int64) * stride)[:, None] + (s * stride_s)[None, :],
+        few_ptr + (r.to(gl.int64) * stride)[:, None] + (s * stride_s)[None, :],
         mask=(r < num_rows)[:, None] & (s < S)[None, :],
         other=0.0,
     )
@@ -162,9 +162,9 @@ def load_few(
 
 @gluon.jit
 def multiply(
-    n, bias_sums, few, ones, few_tile, aside_rows, w, rings, aside_smem, aside_full, first_scale,
+    n, bias_sums, few, ones, few_tile, few_rows, w, rings, few_weight, few_full, first_scale,
     S: gl.constexpr, BLOCKS: gl.constexpr, SCALED: gl.constexpr, FIRST: gl.constexpr,
-    BLOCK_C: gl.constexpr, FEW: gl.constexpr, STAGES: gl.constexpr, HAS_ASIDE: gl.constexpr,
+    BLOCK_C: gl.constexpr, FEW: gl.constexpr, STAGES: gl.constexpr, HAS_FEW: gl.constexpr,
 ):  # fmt: skip
     """Gradient of the normalised rows of the ``n``-th tile, and ``bias_sums`` with its rows.
 
@@ -172,7 +172,7 @@ def multiply(
     multiplied by ``first_scale``.
     """
     grad_smem, weight_smem, grad_full, grad_empty, weight_full, weight_empty = rings
-    aside, aside_stride, aside_stride_s, first, num_rows = aside_rows
+    few_ptr, few_stride, few_stride_s, first, num_rows = few_rows
     THIN: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [2, 2], [0, 1])
     grad_normed = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, mma_layout(BLOCK_C))
     for block in range(FIRST):
@@ -206,11 +206,11 @@ def multiply(
             before = (i - 1) % STAGES
             mbarrier.arrive(weight_empty.index(before))
             mbarrier.arrive(grad_empty.index(2 * before + w))
-    if HAS_ASIDE:
+    if HAS_FEW:
         # The left operand of this product; in shared memory, the right one of another.
-        few_tile.store(load_few(aside, aside_stride, aside_stride_s, first, num_rows, S, FEW, THIN))
-        mbarrier.wait(aside_full, 0)
-        grad_normed = mma(few, aside_smem, grad_normed, is_async=True)
+        few_tile.store(load_few(few_ptr, few_stride, few_stride_s, first, num_rows, S, FEW, THIN))
+        mbarrier.wait(few_full, 0)
+        grad_normed = mma(few, few_weight, grad_normed, is_async=True)
     waited = mma_wait(0, (grad_normed,) + added)
     grad_normed = waited[0]
     bias_sums = ()
@@ -224,10 +224,10 @@ def multiply(
 
 @gluon.jit
 def write_sums(
-    sums, norm_sums, bias_sums, weight_sum, aside_scale, w,
+    sums, norm_sums, bias_sums, weight_sum, few_scale, w,
     C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr,
     FIRST: gl.constexpr, FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr,
-    BLOCK_P: gl.constexpr, FEW: gl.constexpr, HAS_ASIDE: gl.constexpr,
+    BLOCK_P: gl.constexpr, FEW: gl.constexpr, HAS_FEW: gl.constexpr,
 ):  # fmt: skip
     """A warp group's sums over its rows, to memory: its row of ``sums``."""
     TRANSPOSED: gl.constexpr = mma_layout(FEW)
@@ -245,12 +245,12 @@ def write_sums(
         p = block * BLOCK_P + gl.arange(0, BLOCK_P, layout=gl.SliceLayout(1, BIAS))[:, None] + one
         inside = (p >= FIRST_BIASED) & (p < P) & (one == 0)
         gl.store(sums + 2 * C + p - FIRST_BIASED, bias_sums[block - FIRST], mask=inside)
-    if HAS_ASIDE:
+    if HAS_FEW:
         c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, TRANSPOSED))
         s = gl.arange(0, FEW, layout=gl.SliceLayout(0, TRANSPOSED))
         gl.store(
             sums + 2 * C + P - FIRST_BIASED + s[None, :] * C + c[:, None],
-            weight_sum * aside_scale,
+            weight_sum * few_scale,
             mask=(c < C)[:, None] & (s < S)[None, :],
         )
 
@@ -261,14 +261,14 @@ def compute(
     C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr, SCALED: gl.constexpr,
     FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr,
     BLOCK_S: gl.constexpr, FEW: gl.constexpr, STAGES: gl.constexpr,
-    HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
+    HAS_THROUGH: gl.constexpr, HAS_FEW: gl.constexpr,
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        norm_smem, stats, sums, first_scale, aside_scale, aside, aside_stride, aside_stride_s,
+        norm_smem, stats, sums, first_scale, few_scale, few_ptr, few_stride, few_stride_s,
         normed_desc, grad_x_desc,
-        grad_smem, weight_smem, aside_smem, few_smem, ones_smem, spare_smem, x_smem, through_smem,
-        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
+        grad_smem, weight_smem, few_weight, few_smem, ones_smem, spare_smem, x_smem, through_smem,
+        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, few_full,
         num_rows, num_tiles,
     ) = args  # fmt: skip
     OUT: gl.constexpr = mma_layout(BLOCK_C)
@@ -300,13 +300,13 @@ def compute(
         mean = gl.load(stats + row, mask=row < num_rows, other=0.0)
         rstd = gl.load(stats + num_rows + row, mask=row < num_rows, other=0.0)
         few = few_tile  # for want of another; nothing looks at it
-        if HAS_ASIDE:
-            few = load_few(aside, aside_stride, aside_stride_s, first, num_rows, S, BLOCK_S, A)
-            few = (widen(few) * aside_scale).to(few.dtype)
-        aside_rows = aside, aside_stride, aside_stride_s, first, num_rows
+        if HAS_FEW:
+            few = load_few(few_ptr, few_stride, few_stride_s, first, num_rows, S, BLOCK_S, A)
+            few = (widen(few) * few_scale).to(few.dtype)
+        few_rows = few_ptr, few_stride, few_stride_s, first, num_rows
         grad_normed, bias_sums = multiply(
-            n, bias_sums, few, ones, few_tile, aside_rows, w, rings, aside_smem, aside_full,
-            first_scale, S, BLOCKS, SCALED, FIRST, BLOCK_C, FEW, STAGES, HAS_ASIDE,
+            n, bias_sums, few, ones, few_tile, few_rows, w, rings, few_weight, few_full,
+            first_scale, S, BLOCKS, SCALED, FIRST, BLOCK_C, FEW, STAGES, HAS_FEW,
         )  # fmt: skip
         mbarrier.wait(rows_full.index(w), n & 1)
         norm_sums = normalise_backward(
@@ -317,30 +317,30 @@ def compute(
         # The tile that was written last goes first: so all threads' fences come before both copies.
         async_store(grad_x_desc, [first, 0], grad_tile)
         async_store(normed_desc, [first, 0], x_tile)
-        if HAS_ASIDE:
+        if HAS_FEW:
             weight_sum = mma(x_tile.permute((1, 0)), few_tile, weight_sum)
         tma.store_wait(0)
         mbarrier.arrive(rows_empty.index(w))
     write_sums(
-        sums, norm_sums, bias_sums, weight_sum, aside_scale, w,
-        C, P, S, BLOCKS, FIRST, FIRST_BIASED, BLOCK_C, BLOCK_P, FEW, HAS_ASIDE,
+        sums, norm_sums, bias_sums, weight_sum, few_scale, w,
+        C, P, S, BLOCKS, FIRST, FIRST_BIASED, BLOCK_C, BLOCK_P, FEW, HAS_FEW,
     )  # fmt: skip
 
 
 @gluon.jit
 def projection_backward_hopper_kernel(
-    grad_desc, weight_desc, aside_desc, x_desc, through_desc, normed_desc, grad_x_desc,
-    norm_weight, norm_bias, stats, sums, first_scale, aside_scale, aside, aside_stride,
-    aside_stride_s, num_rows, num_tiles,
+    grad_desc, weight_desc, few_desc, x_desc, through_desc, normed_desc, grad_x_desc,
+    norm_weight, norm_bias, stats, sums, first_scale, few_scale, few_ptr, few_stride,
+    few_stride_s, num_rows, num_tiles,
     C: gl.constexpr, P: gl.constexpr, S: gl.constexpr,
     SCALED: gl.constexpr, FIRST_BIASED: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
-    HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
+    HAS_THROUGH: gl.constexpr, HAS_FEW: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """See the module. ``sums`` (2 programs, 2 C + P - FIRST_BIASED + S C): of the groups' rows, for
-    the norm's weight and bias, the projections' biases, and the weight aside. Results of the first
-    ``SCALED`` blocks of outputs were multiplied by ``first_scale``.
+    """See the module. ``sums`` (2 CTAs, 2 C + P - FIRST_BIASED + S C): of the groups' rows, for
+    the norm's weight and bias, the projections' biases, and the weight of few outputs. Results of
+    the first ``SCALED`` blocks of outputs were multiplied by ``first_scale``.
     """
     dtype: gl.constexpr = x_desc.dtype
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
@@ -348,7 +348,7 @@ def projection_backward_hopper_kernel(
     few_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, FEW], gl.bfloat16)
     grad_smem = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, BLOCK_P], grad_desc.layout)
     weight_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_P, BLOCK_C], weight_desc.layout)
-    aside_smem = gl.allocate_shared_memory(dtype, [BLOCK_S, BLOCK_C], aside_desc.layout)
+    few_weight = gl.allocate_shared_memory(dtype, [BLOCK_S, BLOCK_C], few_desc.layout)
     few_smem = gl.allocate_shared_memory(dtype, [2, ROWS, FEW], few_layout)
     x_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], x_desc.layout)
     through_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], grad_x_desc.layout)
@@ -370,20 +370,20 @@ def projection_backward_hopper_kernel(
     weight_full, weight_empty = barrier_pair(STAGES, 2)
     rows_full, rows_empty = barrier_pair(2, 1)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
-    aside_full = new_barriers(1, 1).index(0) if HAS_ASIDE else rows_full.index(0)
+    few_full = new_barriers(1, 1).index(0) if HAS_FEW else rows_full.index(0)
     fence_async_shared()
     rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     load_args = (
-        grad_desc, weight_desc, aside_desc, x_desc, through_desc,
-        grad_smem, weight_smem, aside_smem, x_smem, through_smem,
-        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full, tiles,
+        grad_desc, weight_desc, few_desc, x_desc, through_desc,
+        grad_smem, weight_smem, few_weight, x_smem, through_smem,
+        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, few_full, tiles,
     )  # fmt: skip
     args = (
         norm_smem, stats, sums,
-        first_scale, aside_scale, aside, gl.to_tensor(aside_stride), gl.to_tensor(aside_stride_s),
+        first_scale, few_scale, few_ptr, gl.to_tensor(few_stride), gl.to_tensor(few_stride_s),
         normed_desc, grad_x_desc,
-        grad_smem, weight_smem, aside_smem, few_smem, ones_smem, spare_smem, x_smem, through_smem,
-        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
+        grad_smem, weight_smem, few_weight, few_smem, ones_smem, spare_smem, x_smem, through_smem,
+        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, few_full,
         rows, tiles,
     )  # fmt: skip
     # fmt: off
@@ -391,14 +391,14 @@ def projection_backward_hopper_kernel(
         [
             (compute, (
                 gl.to_tensor(0), args, C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P,
-                BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_ASIDE,
+                BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_FEW,
             )),
             (compute, (
                 gl.to_tensor(1), args, C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P,
-                BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_ASIDE,
+                BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_FEW,
             )),
             (load, (
-                load_args, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, HAS_THROUGH, HAS_ASIDE,
+                load_args, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, HAS_THROUGH, HAS_FEW,
             )),
         ],
         [4, 1],
@@ -423,7 +423,7 @@ def backward(
     launch = tiles.tile("projection_backward_hopper", "sm_90", shape)
     width, block = padded(sizes.channels), launch["BLOCK_P"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
-    programs = num_ctas(num_tiles, x.device)
+    ctas = num_ctas(num_tiles, x.device)
     x_rows = rows.matrix()
     grad_rows = within_reach(grad.reshape(-1, sizes.outputs))
     grad_x, normed = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
@@ -431,10 +431,10 @@ def backward(
     through_rows = grad_x_rows if through is None else within_reach(through.view_as(grad_x_rows))
     few_rows = grad_rows if grad_few is None else _one_stride(grad_few).matrix()
     num_sums = sizes.sums + sizes.few * sizes.channels
-    sums = torch.empty(2 * programs, num_sums, dtype=torch.float32, device=x.device)
+    sums = torch.empty(2 * ctas, num_sums, dtype=torch.float32, device=x.device)
     few_weight = weight if projections.few is None else projections.few
     scaled = projections.scaled_blocks(block)
-    projection_backward_hopper_kernel[(programs,)](
+    projection_backward_hopper_kernel[(ctas,)](
         tiles_of(grad_rows, ROWS.value, block),
         tiles_of(weight if scaled else projections.scaled_weight(), block, width),
         tiles_of(few_weight, MAX_FEW_OUTPUTS, width), tiles_of(x_rows, ROWS.value, width),
@@ -444,7 +444,7 @@ def backward(
         num_tiles,
         C=sizes.channels, P=sizes.outputs, S=sizes.few, SCALED=scaled,
         FIRST_BIASED=sizes.first_biased, BLOCK_C=width, BLOCK_S=MAX_FEW_OUTPUTS,
-        HAS_THROUGH=through is not None, HAS_ASIDE=sizes.few > 0, **launch,
+        HAS_THROUGH=through is not None, HAS_FEW=sizes.few > 0, **launch,
     )  # fmt: skip
     # The CTAs' sums, added up, come first of all gradients.
     sum_rows(sums, x.dtype, gradients.vector[:num_sums])

@@ -37,12 +37,12 @@ from scalefold_kernels.tma import num_ctas, padded, tiles_of
 @gluon.jit
 def load(
     args, BLOCKS: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
-    STAGES: gl.constexpr, X_STAGES: gl.constexpr, HAS_ASIDE: gl.constexpr,
+    STAGES: gl.constexpr, X_STAGES: gl.constexpr, HAS_FEW: gl.constexpr,
 ):  # fmt: skip
     """The loader warp."""
     (
-        x_desc, weight_desc, aside_desc, x_smem, weight_smem, aside_smem,
-        x_full, x_empty, weight_full, weight_empty, aside_full, num_tiles,
+        x_desc, weight_desc, few_desc, x_smem, weight_smem, few_weight,
+        x_full, x_empty, weight_full, weight_empty, few_full, num_tiles,
     ) = args  # fmt: skip
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
@@ -52,10 +52,10 @@ def load(
             mbarrier.wait(x_empty.index(place), ((n // X_STAGES) & 1) ^ 1)
             mbarrier.expect(x_full.index(place), ROWS * BLOCK_C * 2)
             async_load(x_desc, [(2 * tile + w) * ROWS, 0], x_full.index(place), x_smem.index(place))
-        if HAS_ASIDE:
+        if HAS_FEW:
             if n == 0:
-                mbarrier.expect(aside_full, BLOCK_S * BLOCK_C * 2)
-                async_load(aside_desc, [0, 0], aside_full, aside_smem)
+                mbarrier.expect(few_full, BLOCK_S * BLOCK_C * 2)
+                async_load(few_desc, [0, 0], few_full, few_weight)
         if BLOCKS > STAGES or i == 0:
             for block in range(BLOCKS):
                 slot = i % STAGES
@@ -106,13 +106,13 @@ def compute(
     BLOCKS: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
     STAGES: gl.constexpr, X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr,
-    HAS_BIAS: gl.constexpr, HAS_ASIDE: gl.constexpr,
+    HAS_BIAS: gl.constexpr, HAS_FEW: gl.constexpr,
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        norm_weight, norm_bias, bias, first_biased, first_scale, aside_scale, aside, stats,
-        out_desc, x_smem, weight_smem, aside_smem, out_smem,
-        x_full, x_empty, weight_full, weight_empty, aside_full, num_rows, sample_rows, num_tiles,
+        norm_weight, norm_bias, bias, first_biased, first_scale, few_scale, few_ptr, stats,
+        out_desc, x_smem, weight_smem, few_weight, out_smem,
+        x_full, x_empty, weight_full, weight_empty, few_full, num_rows, sample_rows, num_tiles,
     ) = args  # fmt: skip
     OUT: gl.constexpr = mma_layout(BLOCK_P)
     FEW: gl.constexpr = mma_layout(BLOCK_S)
@@ -131,19 +131,19 @@ def compute(
         )
         mbarrier.arrive(x_empty.index(place))
         n += 1
-        if HAS_ASIDE:
-            mbarrier.wait(aside_full, 0)
+        if HAS_FEW:
+            mbarrier.wait(few_full, 0)
             none = gl.full([ROWS, BLOCK_S], 0.0, gl.float32, FEW)
             left = gl.convert_layout(rows, gl.DotOperandLayout(0, FEW, 2))
-            few = mma(left, aside_smem.permute((1, 0)), none, use_acc=False)
+            few = mma(left, few_weight.permute((1, 0)), none, use_acc=False)
             r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, FEW))
             s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, FEW))
             # Of row r of a sample: the sample's outputs begin at its first row times S.
             within = r % sample_rows
             at = (r - within).to(gl.int64)[:, None] * S + s[None, :] * sample_rows
             gl.store(
-                aside + at + within[:, None],
-                (few * aside_scale).to(dtype),
+                few_ptr + at + within[:, None],
+                (few * few_scale).to(dtype),
                 mask=(r < num_rows)[:, None] & (s < S)[None, :],
             )
         for block in range(BLOCKS):
@@ -180,13 +180,13 @@ def compute(
 
 @gluon.jit
 def projection_forward_hopper_kernel(
-    x_desc, weight_desc, aside_desc, out_desc,
-    norm_weight, norm_bias, bias, first_scale, aside_scale, aside, stats,
+    x_desc, weight_desc, few_desc, out_desc,
+    norm_weight, norm_bias, bias, first_scale, few_scale, few_ptr, stats,
     first_biased, num_rows, sample_rows, num_tiles,
     C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, SCALED: gl.constexpr, EPS: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
     STAGES: gl.constexpr, X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr,
-    HAS_BIAS: gl.constexpr, HAS_ASIDE: gl.constexpr,
+    HAS_BIAS: gl.constexpr, HAS_FEW: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """As `..triton.projection_forward_kernel`; see the module. The first ``SCALED`` outputs are
@@ -197,7 +197,7 @@ def projection_forward_hopper_kernel(
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
     x_smem = gl.allocate_shared_memory(dtype, [places, ROWS, BLOCK_C], x_desc.layout)
     weight_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_P, BLOCK_C], weight_desc.layout)
-    aside_smem = gl.allocate_shared_memory(dtype, [BLOCK_S, BLOCK_C], aside_desc.layout)
+    few_weight = gl.allocate_shared_memory(dtype, [BLOCK_S, BLOCK_C], few_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, [2 * OUT_STAGES, ROWS, BLOCK_P], out_desc.layout)
     x_full, x_empty = barrier_pair(places, 1)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
@@ -206,18 +206,18 @@ def projection_forward_hopper_kernel(
     else:
         weight_full = new_barriers(STAGES, 1)
         weight_empty = weight_full
-    aside_full = new_barriers(1, 1).index(0) if HAS_ASIDE else x_full.index(0)
+    few_full = new_barriers(1, 1).index(0) if HAS_FEW else x_full.index(0)
     fence_async_shared()
     rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     load_args = (
-        x_desc, weight_desc, aside_desc, x_smem, weight_smem, aside_smem,
-        x_full, x_empty, weight_full, weight_empty, aside_full, tiles,
+        x_desc, weight_desc, few_desc, x_smem, weight_smem, few_weight,
+        x_full, x_empty, weight_full, weight_empty, few_full, tiles,
     )  # fmt: skip
     args = (
         norm_weight, norm_bias, bias, gl.to_tensor(first_biased), first_scale,
-        aside_scale, aside, stats, out_desc,
-        x_smem, weight_smem, aside_smem, out_smem,
-        x_full, x_empty, weight_full, weight_empty, aside_full, rows, gl.to_tensor(sample_rows),
+        few_scale, few_ptr, stats, out_desc,
+        x_smem, weight_smem, few_weight, out_smem,
+        x_full, x_empty, weight_full, weight_empty, few_full, rows, gl.to_tensor(sample_rows),
         tiles,
     )  # fmt: skip
     # fmt: off
@@ -225,14 +225,14 @@ def projection_forward_hopper_kernel(
         [
             (compute, (
                 gl.to_tensor(0), args, C, P, S, SCALED, EPS, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S,
-                STAGES, X_STAGES, OUT_STAGES, HAS_BIAS, HAS_ASIDE,
+                STAGES, X_STAGES, OUT_STAGES, HAS_BIAS, HAS_FEW,
             )),
             (compute, (
                 gl.to_tensor(1), args, C, P, S, SCALED, EPS, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S,
-                STAGES, X_STAGES, OUT_STAGES, HAS_BIAS, HAS_ASIDE,
+                STAGES, X_STAGES, OUT_STAGES, HAS_BIAS, HAS_FEW,
             )),
             (load, (
-                load_args, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, X_STAGES, HAS_ASIDE,
+                load_args, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, X_STAGES, HAS_FEW,
             )),
         ],
         [4, 1],
@@ -258,10 +258,10 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         norm.stats, sizes.first_biased, rows.num_rows, rows.num_rows // x.shape[0], num_tiles,
         C=sizes.channels, P=sizes.outputs, S=sizes.few,
         SCALED=0 if projections.first_scale == 1 else projections.first, EPS=EPS, BLOCK_C=width,
-        BLOCK_S=few_block(sizes.few), HAS_BIAS=bias is not None, HAS_ASIDE=sizes.few > 0, **launch,
+        BLOCK_S=few_block(sizes.few), HAS_BIAS=bias is not None, HAS_FEW=sizes.few > 0, **launch,
     )  # fmt: skip
 
 
 def few_block(few: int) -> int:
-    """Outputs aside of a product: 8 or, at most, 16."""
+    """Columns of a product with the weight of few outputs: 8 or 16."""
     return 8 if few <= 8 else MAX_FEW_OUTPUTS

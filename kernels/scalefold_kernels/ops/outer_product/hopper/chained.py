@@ -93,8 +93,8 @@ def place(tile, chain):
 @gluon.jit
 def following_tile(tile, chain):
     """From a CTA's first tile of a chain, that of the next: tiles are dealt out in turn."""
-    programs = gl.num_programs(0)
-    return (tile + programs - num_tiles(chain) % programs) % programs
+    ctas = gl.num_programs(0)
+    return (tile + ctas - num_tiles(chain) % ctas) % ctas
 
 
 @gluon.jit

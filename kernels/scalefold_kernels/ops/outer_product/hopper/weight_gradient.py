@@ -22,6 +22,7 @@ from scalefold_kernels.gluon import (
     barrier_pair,
     mma_layout,
     new_barriers,
+    wait_empty,
     wait_full,
 )
 from scalefold_kernels.ops.outer_product.arguments import Factors, even_splits, launch_tile
@@ -52,12 +53,10 @@ def load(args, STAGES: gl.constexpr):
         mbarrier.expect(a_full.index(w), COLUMNS * SIZE_S * 2)
         async_load(a_desc, [c + w * GROUP_C, i, 0], a_full.index(w), a_smem.index(w))
     start = gl.program_id(2) * j_per_split
+    bytes: gl.constexpr = PAIR * (SIZE_D * SIZE_S + 2 * BLOCK_I * ROWS) * 2
     n = gl.to_tensor(0)
     for j in range(start, gl.minimum(start + j_per_split, size_j), PAIR):
-        slot = n % STAGES
-        bar = full.index(slot)
-        mbarrier.wait(empty.index(slot), ((n // STAGES) & 1) ^ 1)
-        mbarrier.expect(bar, PAIR * (SIZE_D * SIZE_S + 2 * BLOCK_I * ROWS) * 2)
+        slot, bar = wait_empty(full, empty, n, bytes, STAGES)
         async_load(b_desc, [j, 0, 0], bar, b_smem.index(slot))
         for part in gl.static_range(2 * PAIR):
             async_load(

@@ -207,7 +207,7 @@ def input_gradient_kernel(
     BLOCK_C: gl.constexpr, STAGES: gl.constexpr, UNROLL: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """See the module. ``sums`` (2, 2 programs, C) over each group's rows."""
+    """See the module. ``sums`` (2, 2 CTAs, C) over each group's rows."""
     dtype: gl.constexpr = x_desc.dtype
     left = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, DEPTH], grad_hidden_desc.layout)
     right = gl.allocate_shared_memory(dtype, [STAGES, DEPTH, BLOCK_C], up_desc.layout)
@@ -241,10 +241,10 @@ def input_gradient(
     sizes = tiles.tile("transition_input_hopper", "sm_90", shape_class(grad_RC, num_hidden))
     width = width_of(channels)
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
-    programs = num_ctas(num_tiles, grad_RC.device)
+    ctas = num_ctas(num_tiles, grad_RC.device)
     grad_x = x_RC.new_empty(num_rows, channels)
-    sums = torch.empty(2, 2 * programs, channels, dtype=torch.float32, device=grad_RC.device)
-    input_gradient_kernel[(programs,)](
+    sums = torch.empty(2, 2 * ctas, channels, dtype=torch.float32, device=grad_RC.device)
+    input_gradient_kernel[(ctas,)](
         tiles_of(grad_hidden, ROWS.value, DEPTH.value),
         tiles_of(parameters.up_weight, DEPTH.value, width), tiles_of(x_RC, ROWS.value, width),
         tiles_of(grad_RC, ROWS.value, width), tiles_of(grad_x, ROWS.value, width),

@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, new_barriers, wait_full
+from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, wait_full
 from scalefold_kernels.ops.triangle.arguments import Product
 from scalefold_kernels.ops.triangle.hopper.parts import (
     COMPUTING_REGISTERS,
@@ -73,10 +73,7 @@ def load_tiles(args, ROUNDS, PRODUCTS: gl.constexpr, STAGES: gl.constexpr):
             matrix, row, column, there = place(tile, sizes)
             if there:
                 for k in range(0, sizes[3], DEPTH):
-                    slot = n % STAGES
-                    bar = full.index(slot)
-                    mbarrier.wait(empty.index(slot), ((n // STAGES) & 1) ^ 1)
-                    mbarrier.expect(bar, (GROUPS + 1) * BLOCK * DEPTH * 2)
+                    slot, bar = wait_empty(full, empty, n, (GROUPS + 1) * BLOCK * DEPTH * 2, STAGES)
                     load_block(y_desc, matrix, k, column, bar, y_smem.index(slot))
                     for w in gl.static_range(GROUPS):
                         load_block(
