@@ -57,7 +57,7 @@ def check(
     training.trainable names. The run's folder must be writable. An image file, the sequences of
     predict.fasta and distillation.fasta, and the files of section report must exist.
     """
-    from scalefold.config import check_image, load_stages, run_key
+    from scalefold.config import check_image, check_initial_weights, load_stages, run_key
     from scalefold.io.atomic import check_writable
     from scalefold.launcher import check_layout, training_processes
     from scalefold.raw.chain_files import check_files, check_mirrors
@@ -102,6 +102,7 @@ def check(
             check_step(step)
     check_writable(loaded.results / loaded.run_name, "results")
     check_image(loaded)
+    check_initial_weights(loaded)
     if loaded.training.initial_weights is not None:
         from scalefold.checkpoint.initial_weights import read_initial_weights
 
