@@ -35,8 +35,10 @@ def read_pdb(content: bytes, source: str) -> gemmi.cif.Block:
     InputError
         Not a PDB file, or as `complete`. ``source`` names the file.
     """
+    # One byte is one column, and names are ASCII: of a longer character gemmi would cut a half off.
+    text = content.decode("ascii", errors="replace").replace("\ufffd", "?")
     try:
-        structure = gemmi.read_pdb_string(content.decode("latin-1"))
+        structure = gemmi.read_pdb_string(text)
     except GEMMI_ERRORS as error:
         raise InputError(
             f"{source}: not readable as a PDB file: {error}. Write it again, or leave it out."

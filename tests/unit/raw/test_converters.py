@@ -74,6 +74,9 @@ def test_openfolds_database(database: Path, tmp_path: Path) -> None:
         ("9abc_A", {"db": "0.db", "files": [["a.sto", 0, 7]]}),
         ("9abc_A", {"db": "0.db", "files": 7}),
         ("9abc_A", {"db": "absent.db", "files": []}),
+        ("9abc_A", {"db": 300 * "0", "files": []}),
+        ("9abc_A", {"db": "0.db", "files": [[f"{300 * 'a'}.a3m", 0, 7]]}),
+        ("9abc_" + 300 * "A", {"db": "0.db", "files": [["a.a3m", 0, 7]]}),
         ("9abc_A", {}),
     ],
 )
