@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import pickletools
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,17 @@ class Code:
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return os.system, (f"touch {self.marker}",)
+
+
+def test_a_damaged_place_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "features.pkl"
+    path.write_bytes(b"\x80\x04}r" + (20_000_000).to_bytes(4, "little") + b".")
+    tracemalloc.start()
+    with pytest.raises(InputError, match=r"features\.pkl"):
+        features_to_a3m(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 24
 
 
 def test_no_code_runs(tmp_path: Path) -> None:
