@@ -153,6 +153,6 @@ $(VENV)/triton-$(TRITON)/.installed: | $(VENV)/.installed-developer
 
 $(VENV)/bin/python:
 	@command -v "$(PYTHON)" >/dev/null || { echo "make: no interpreter '$(PYTHON)' found: install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old, ScaleFold needs 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make environments: install its venv module (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "make: $(PYTHON) is $$("$(PYTHON)" --version 2>/dev/null || echo no interpreter that runs), and ScaleFold needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make environments: install its venv module (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)

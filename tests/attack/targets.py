@@ -10,17 +10,23 @@ import contextlib
 import gzip
 import io
 import json
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import gemmi
 import numpy as np
 import torch
 from rich.console import Console
 from tests.attack.mirror import OddMirror
 from tests.unit.conftest import DEMO, MICRO
 
+from scalefold.chains.clusters import read_entity_clusters
+from scalefold.chains.sources import read_sources
+from scalefold.chains.tables import MLPERF_COLUMNS
+from scalefold.chains.targets import read_validation
 from scalefold.checkpoint.lock import sign_of_life
 from scalefold.checkpoint.published import steps_made_from
 from scalefold.checkpoint.read import latest, load_training, load_weights
@@ -31,11 +37,14 @@ from scalefold.config.load import merge
 from scalefold.errors import InputError
 from scalefold.model.alphafold import AlphaFold
 from scalefold.raw.alignments import parse_a3m, read_a3m
+from scalefold.raw.alphafold_features import features_to_a3m
 from scalefold.raw.chains import read_chains, read_rejected
 from scalefold.raw.fasta import read_fasta
 from scalefold.raw.fetch import fetch
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.mmcif import read_entry
+from scalefold.raw.openfold_database import database_indices, unpack_database
+from scalefold.raw.outline import read_outline
 from scalefold.report import write_report
 from scalefold.report.content import report_content
 from scalefold.report.inputs import read_run
@@ -105,6 +114,73 @@ def mmcif_gz(scratch: Path) -> Target:
     """Entries as the archive has them."""
     cases = {e: {f"{e}.cif.gz": entry_file(e)} for e in ENTRIES}
     return Target("mmcif-gz", cases, lambda folder: read_entry(only_file(folder)))
+
+
+def own(scratch: Path) -> Target:
+    """Structures of programs: PDB files, and mmCIF files that state no sequence."""
+    structure = gemmi.read_structure(str(next((DEMO / "mirror").rglob("1a8o.cif.gz"))))
+    whole = structure.make_pdb_string()
+    atoms = "".join(line for line in whole.splitlines(True) if not line.startswith("SEQRES"))
+    document = structure.make_mmcif_document()
+    for category in ("_entity_poly.", "_entity_poly_seq.", "_chem_comp."):
+        document.sole_block().find_mmcif_category(category).erase()
+    texts = {"1a8o.pdb": whole, "1a8o.ent": atoms, "1a8o.cif": document.as_string()}
+    cases = {path.replace(".", "-"): {path: text.encode()} for path, text in texts.items()}
+
+    def use(folder: Path) -> None:
+        entry, outline = read_entry(only_file(folder)), read_outline(only_file(folder))
+        assert {c.chain_key for c in entry.chains} <= {c.chain_key for c in outline.chains}
+
+    return Target("own", cases, use)
+
+
+def sources(scratch: Path) -> Target:
+    """What lists of chains are made from."""
+    about = {"release_date": "2012-01-01", "resolution": 1.5}
+    chain = {"seq": "ACDEF", **about}
+    entry = {"chain_ids": ["A", "B"], "seqs": ["ACDEF", "GHIK"], "no_chains": 2, **about}
+    alignments = {"db": "0.db", "files": [["uniref90_hits.a3m", 0, 7]]}
+    rows = (",".join(MLPERF_COLUMNS), "1abc_A,2012-01-01,1.5,3,ACDEF", "2abc_A,,,-1,GHIK")
+    texts = {
+        "chains": json.dumps({"1abc_A": chain, "2abc_B": chain}),
+        "entries": json.dumps({"1abc": entry, "2abc": entry}),
+        "super": json.dumps({"1abc_A": alignments, "1abc_B": alignments}),
+        "mlperf": "\n".join(rows) + "\n",
+        "seqres": ">1abc_A mol:protein length:5  A\nACDEF\n>2abc_A mol:na length:2  B\nAC\n",
+        "identical": "1abc_A 1abc_B 2abc_A\n3abc_A\n",
+        "clusters": "1ABC_1 2ABC_1 AF_AFA0_1\n3ABC_1\n",
+        "validation": "1abc_A\n7bgg [A]\n",
+    }
+    readers: Mapping[str, Callable[[Path], object]] = {
+        "clusters": read_entity_clusters,
+        "validation": lambda path: read_validation(path, ()),
+    }
+
+    def use(folder: Path) -> None:
+        read = readers.get(folder.name, lambda path: read_sources([path], jobs=1))
+        read(only_file(folder))
+
+    return Target("sources", {name: {"x.txt": text.encode()} for name, text in texts.items()}, use)
+
+
+def converters(scratch: Path) -> Target:
+    """Alignments of other codes: OpenFold's database, AlphaFold's features."""
+    files = {"files": [["uniref90_hits.a3m", 0, 7], ["pdb70_hits.hhr", 7, 4]], "db": "0.db"}
+    database = {
+        "super.index": json.dumps({"1abc_A": files, "1abc_B": files}).encode(),
+        "0.db": b">q\nMKV\nhits",
+    }
+    msa = np.array([[0, 1, 2], [20, 21, 3]], np.int32)
+    features = {"msa": msa, "deletion_matrix_int": 0 * msa, "num_alignments": np.array([2] * 3)}
+
+    def use(folder: Path) -> None:
+        if folder.name == "database":
+            list(unpack_database(database_indices(folder), folder.parent / "out"))
+        else:
+            features_to_a3m(only_file(folder))
+
+    cases = {"database": database, "features": {"features.pkl": pickle.dumps(features)}}
+    return Target("converters", cases, use)
 
 
 def a3m(scratch: Path) -> Target:
@@ -397,6 +473,9 @@ def report_page(scratch: Path) -> Target:
 TARGETS: Final[Mapping[str, Callable[[Path], Target]]] = {
     "mmcif": mmcif,
     "mmcif-gz": mmcif_gz,
+    "own": own,
+    "sources": sources,
+    "converters": converters,
     "a3m": a3m,
     "hhr": hhr,
     "fasta": fasta,

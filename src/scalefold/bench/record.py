@@ -99,7 +99,7 @@ def read_record(file: Path, benchmark: str) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(file.read_text("utf-8"))
         known = record["benchmark"] == benchmark
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         known = False
     if not known:
         raise InputError(f"{file}: not a file of bench {benchmark}; choose another")

@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 DUPLICATES: Final = "duplicate_pdb_chains.txt"
 _CHUNK: Final = 32
 _Read = TypeVar("_Read")
-_MOST_BYTES: Final = 500_000_000
 
 
 def read_duplicates(path: Path) -> Iterator[Candidate]:
@@ -95,7 +94,7 @@ def read_all(read: Callable[[Path], _Read], files: list[Path], jobs: int) -> Ite
 
 def _outline(path: Path) -> Outline | str:
     try:
-        return read_outline(path, _MOST_BYTES)
+        return read_outline(path)
     except InputError as error:
         return str(error)
 

@@ -67,7 +67,9 @@ def _of_entry(name: str, value: dict[str, Any]) -> Iterator[Candidate]:
     """Give the chains of an entry of ``mmcif_cache.json``."""
     date = date_of(str(value.get("release_date")))
     resolution = resolution_of(value.get("resolution"))
-    chains, sequences = value.get("chain_ids") or (), value.get("seqs") or ()
+    chains, sequences = value.get("chain_ids"), value.get("seqs")
+    if not (isinstance(chains, list) and isinstance(sequences, list)):
+        return
     for chain, sequence in zip(chains, sequences, strict=False):
         yield Candidate(f"{name}_{chain}", str(sequence), release_date=date, resolution=resolution)
 

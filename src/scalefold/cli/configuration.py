@@ -62,7 +62,7 @@ def check(
 
     With predict.weights, these, the sequences, and what a search needs must exist.
     """
-    from scalefold.config import check_image, load_stages, run_key
+    from scalefold.config import check_image, check_initial_weights, load_stages, run_key
     from scalefold.io.atomic import check_writable
     from scalefold.launcher import check_layout, training_processes
     from scalefold.raw.chain_files import check_files, check_mirrors
@@ -106,6 +106,7 @@ def check(
             check_step(step)
     check_writable(loaded.results / loaded.run_name, "results")
     check_image(loaded)
+    check_initial_weights(loaded)
     if loaded.training.initial_weights is not None:
         from scalefold.checkpoint.initial_weights import read_initial_weights
 

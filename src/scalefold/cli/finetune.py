@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from scalefold.cli.options import EXIT_INPUT_ERROR, Overrides, parse_overrides
+from scalefold.cli.options import EXIT_INPUT_ERROR, Overrides, check_there, parse_overrides
 from scalefold.errors import InputError
 
 app = typer.Typer()
@@ -127,6 +127,15 @@ def finetune(
     Structures that cannot be used are named, and listed in rejected.tsv. The rest goes on, and the
     exit code is then 2.
     """
+    if not Path("Snakefile").is_file():
+        raise InputError(
+            "there is no Snakefile here: run the command from the root of ScaleFold's repository, "
+            "where the workflow is"
+        )
+    if anew or not out.exists():  # else the run knows what it was made from
+        check_there(structures, "folder of structures")
+        check_there(weights, "weight file or checkpoint folder")
+
     from scalefold.config import load_config
     from scalefold.config.load import merge, read_files
     from scalefold.finetune.outcome import outcome
@@ -136,11 +145,6 @@ def finetune(
     from scalefold.raw.chains import check_trainable, read_chains
     from scalefold.train.run_summary import run_summary
 
-    if not Path("Snakefile").is_file():
-        raise InputError(
-            "there is no Snakefile here: run the command from the root of ScaleFold's repository, "
-            "where the workflow is"
-        )
     overrides = merge(read_files(config or [], {})[0], parse_overrides(set_ or []))
     request = Request(
         structures, weights, out, alignments, query_alone, preset, validation, clusters, overrides

@@ -51,11 +51,32 @@ Strict = Annotated[
     ),
 ]
 
+
+def check_there(path: Path, what: str) -> None:
+    """Refuse a path before torch is imported, which takes long.
+
+    Raises
+    ------
+    InputError
+        There is no such file or folder.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: no such {what}. Correct the path")
+
+
+def _checked_shards(path: Path | None) -> Path | None:
+    """`check_there`, as a callback."""
+    if path is not None:
+        check_there(path, "shard folder")
+    return path
+
+
 ShardsOrFull = Annotated[
     Path | None,
     typer.Option(
         "--shards",
         metavar="FOLDER",
+        callback=_checked_shards,
         help="Shards that `scalefold pack` wrote. Default: made-up shards with full samples.",
     ),
 ]
@@ -74,18 +95,6 @@ def checked_file(path: Path | None) -> Path | None:
     if path is not None:
         check_file(path)
     return path
-
-
-def check_there(path: Path, what: str) -> None:
-    """Refuse a path before torch is imported, which takes long.
-
-    Raises
-    ------
-    InputError
-        There is no such file or folder.
-    """
-    if not path.exists():
-        raise InputError(f"{path}: no such {what}. Correct the path")
 
 
 JsonFile = Annotated[

@@ -88,11 +88,6 @@ def plan(
     options change. The last column names what no record covers.
     """
     from scalefold.config import preset_config
-    from scalefold.ops.triton import triton_version
-    from scalefold.plan.calibration import Calibration
-    from scalefold.plan.rows import Planner
-    from scalefold.plan.timing import Cluster
-    from scalefold.train.run_summary import checkpoint_bytes
 
     if config and preset is not None:
         raise InputError("give either --config, which names its preset, or --preset")
@@ -103,6 +98,13 @@ def plan(
         if config
         else preset_config(preset or _PRESET, parse_overrides(set_ or []))
     )
+
+    from scalefold.ops.triton import triton_version
+    from scalefold.plan.calibration import Calibration
+    from scalefold.plan.rows import Planner
+    from scalefold.plan.timing import Cluster
+    from scalefold.train.run_summary import checkpoint_bytes
+
     known = Calibration.read(record or [])
     if fabric not in known.fabrics:
         raise InputError(f"--fabric {fabric}: choose one of {', '.join(known.fabrics)}")

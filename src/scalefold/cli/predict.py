@@ -152,10 +152,16 @@ def predict(
         raise InputError("--part only goes with a FASTA file")
     if preset and config:
         raise InputError("give either --preset NAME or --config FILE (-c), not both")
-    for path, what in ((fasta, "FASTA file"), (alignments, "folder of alignments")):
+    for path, what in (
+        (fasta, "FASTA file"),
+        (alignments, "folder of alignments"),
+        (shards, "shard folder"),
+        (weights[0] if len(weights) == 1 else None, "checkpoint folder or weight file"),
+    ):
         if path is not None:
             check_there(path, what)
     overrides = _overrides(set_, recycling)
+    given = _given(preset, config, overrides)
     number, parts = (0, 1) if part is None else parse_part(part)
 
     from scalefold.cli.logs import log_to_stderr
@@ -175,7 +181,7 @@ def predict(
     with leading(device) as predictors:
         if predictors is None:
             return
-        members = read_members(weights, _given(preset, config, overrides), overrides, refuse)
+        members = read_members(weights, given, overrides, refuse)
         for member in members:
             kind = "averaged weights" if member.averaged else "weights as they are in the file"
             typer.echo(f"{member.label}: {kind}, {member.loaded.path}", err=True)

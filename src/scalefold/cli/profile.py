@@ -33,12 +33,13 @@ def profile(
 
     Traces (*.json.gz) open in https://ui.perfetto.dev or chrome://tracing.
     """
+    checked = read_config(config, set_)
+
     from scalefold.bench.profile import profile_step
     from scalefold.bench.synthetic_shards import given_or_full
     from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
 
-    checked = read_config(config, set_)
     with given_or_full(shards, checked.features) as folder:
         profile_step(
             checked,

@@ -24,6 +24,16 @@ class _Loader(yaml.SafeLoader):
         for start, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, ValueError):
+            if not isinstance(node, yaml.ScalarNode):
+                raise
+            kind = node.tag.rpartition(":")[2]
+            line = node.start_mark.line + 1
+            raise yaml.YAMLError(f"line {line}: {node.value[:40]!r} is no {kind}") from None
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
         for key, _ in node.value:

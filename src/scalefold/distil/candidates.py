@@ -145,7 +145,7 @@ def read_prediction(candidate: Candidate) -> Prediction:
         if plddt.shape != (len(sequence),):
             raise ValueError(f"{len(sequence)} residues, pLDDT of shape {plddt.shape}")
         return Prediction(sequence, folder / str(best["files"]["model_cif"]), plddt)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise InputError(
             f"{folder / RECORD_FILE}: is no record of a prediction ({error}). Delete {folder} and "
             "predict again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,8 @@ from scalefold.checkpoint.read import checkpoint_path, read_metadata
 from scalefold.checkpoint.target import Stalled
 from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 _MUST_MATCH: Final = ("recycling", "precision", "seed", "max_length", "data_manifest_sha256")
 """Evaluations are compared only if these fields agree."""
@@ -38,9 +41,14 @@ def stalled(
     split = settings.splits[0]
     scores = {evaluation["step"]: _scores(evaluation, split)}
     for path in folder.glob("step-*.json"):
-        earlier = json.loads(path.read_text("utf-8"))
-        if earlier["step"] < evaluation["step"] and _is_comparable(earlier, evaluation, training):
-            scores[earlier["step"]] = _scores(earlier, split)
+        try:
+            earlier = json.loads(path.read_text("utf-8"))
+            if earlier["step"] < evaluation["step"] and _is_comparable(
+                earlier, evaluation, training
+            ):
+                scores[earlier["step"]] = _scores(earlier, split)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            logger.warning("%s: damaged, so it does not count: evaluate its checkpoint again", path)
     common = set.intersection(*map(set, scores.values()))
     if not common:
         return None

@@ -37,9 +37,12 @@ def read_unreported(
     """
     try:
         kept: dict[str, Any] = json.loads(_kept(out).read_text("utf-8"))
+        if {**kept, **made_from} != kept or list(kept["mean"]) != list(splits):
+            return None
     except FileNotFoundError:
         return None
-    if {**kept, **made_from} != kept or list(kept["mean"]) != list(splits):
+    except (ValueError, LookupError, TypeError, RecursionError):
+        logger.warning("%s: damaged, so the checkpoint is evaluated again", _kept(out))
         return None
     logger.info("%s: evaluated before; only the report to its training is missing", _kept(out))
     return kept

@@ -127,7 +127,7 @@ def read_steps(file: Path) -> Iterator[Step]:
             f"--record {file}: cannot be read: {error.strerror}. Correct the path, or measure "
             "first: `scalefold bench scaling` writes such a file"
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"--record {file}: no record of bench scaling ({error!r})") from None
 
 

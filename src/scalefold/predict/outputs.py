@@ -106,7 +106,7 @@ def check_settings(out: Path, targets: Iterable[Target], now: Mapping[str, Any])
         try:
             record = json.loads((out / target.name / RECORD_FILE).read_text("utf-8"))
             before = _settings(record["made_from"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue  # not there, or no prediction: `read_record` says so
         asked = _settings(now)
         differing = [
@@ -153,7 +153,7 @@ def read_record(out: Path, target: Target, made_from: Mapping[str, Any]) -> dict
         record: dict[str, Any] = json.loads((folder / RECORD_FILE).read_text("utf-8"))
         before = record["made_from"]
         differing = [key for key in made_from if before.get(key) != made_from[key]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{folder}: is there, but not the folder of a prediction ({error}). {fix}"
         ) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import re
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -30,6 +31,8 @@ _MAKERS: Final = {
     ("numpy", "dtype"),
 }
 """What pickles of arrays call."""
+_PLACES: Final = {"PUT", "BINPUT", "LONG_BINPUT"}
+"""What gives a place to a part that is used again."""
 _WHOLE_NUMBERS: Final = re.compile(r"[iu][1248]")
 
 
@@ -109,6 +112,7 @@ def features_to_a3m(path: Path) -> bytes:
 def _read(path: Path) -> dict[str, Any]:
     content = read_bytes(path, MAX_BYTES)
     try:
+        _check_places(content)
         features = _Unpickler(io.BytesIO(content)).load()
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
@@ -119,6 +123,16 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(features, dict):
         raise InputError(f"{path}: holds {type(features).__name__}, expected AlphaFold's features")
     return features
+
+
+def _check_places(content: bytes) -> None:
+    """Refuse a place with a number that no pickler has given yet: all up to it would take memory.
+
+    Stated lengths are compared with what is there, too.
+    """
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
+        if opcode.name in _PLACES and isinstance(argument, int) and argument > count:
+            raise InputError(f"part {count} of this pickle gets place {argument}: it is damaged")
 
 
 def _matrix(features: dict[str, Any], name: str) -> NDArray[np.integer] | None:

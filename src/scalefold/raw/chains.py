@@ -16,7 +16,8 @@ CHAIN_COLUMNS: Final = ("chain_key", "split", "cluster_id")
 STRUCTURE_SUFFIXES: Final = (".cif.gz", ".cif", ".pdb.gz", ".pdb", ".ent.gz", ".ent")
 REJECTED_COLUMNS: Final = ("chain_key", "stage", "reason")
 # Files and folders get these names: neither part may lead to another folder, nor the entry's hash.
-_CHAIN_KEY: Final = re.compile(r"[a-z0-9_-]{4,}_[A-Za-z0-9.+-]+")
+# File systems take 255 characters, and endings are added.
+_CHAIN_KEY: Final = re.compile(r"(?=.{6,200}\Z)[a-z0-9_-]{4,}_[A-Za-z0-9.+-]+")
 
 _FOUR_CHARACTERS: Final = re.compile(r"[0-9][a-z0-9]{3}")
 _EXTENDED: Final = re.compile(r"pdb_0000[0-9][a-z0-9]{3}(?:_|$)")
@@ -79,7 +80,7 @@ def read_chains(path: Path) -> list[ChainRow]:
             raise InputError(
                 f"{path}, line {number}: chain key {chain_key!r}, expected <entry>_<author chain> "
                 "with the entry in lower case, such as 1abc_A: of the entry 4 or more letters, "
-                "digits, - and _, of the chain letters, digits, ., + and -."
+                "digits, - and _, of the chain letters, digits, ., + and -; 200 at most in all."
             )
         if split not in splits:
             raise InputError(

@@ -24,7 +24,7 @@ from scalefold.chem.residues import RESTYPE_INDEX, UNKNOWN
 from scalefold.errors import InputError
 from scalefold.raw.atom_site import AtomTable
 from scalefold.raw.chains import entry_of, short_form
-from scalefold.raw.compressed import read_bytes
+from scalefold.raw.compressed import MAX_STRUCTURE_BYTES, read_bytes
 from scalefold.raw.mmcif_facts import (
     entry_name,
     protein_monomers,
@@ -120,7 +120,7 @@ class Entry:
         )
 
 
-def read_entry(path: Path, max_bytes: int | None = None) -> Entry:
+def read_entry(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Entry:
     """Read all protein chains with coordinates of one file.
 
     Parameters
@@ -129,7 +129,7 @@ def read_entry(path: Path, max_bytes: int | None = None) -> Entry:
         ``*.pdb`` or ``*.ent``, otherwise mmCIF; each may be gzipped. Its name is the entry's, but
         for an archive's mmCIF file, which states it.
     max_bytes
-        A file that has more, unpacked, is refused; ``None``: none.
+        A file that has more, unpacked, is refused.
 
     Returns
     -------

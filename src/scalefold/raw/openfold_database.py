@@ -16,8 +16,8 @@ from scalefold.io.atomic import make_folder, write_bytes
 from scalefold.raw.chains import is_chain_key
 from scalefold.raw.json_items import json_items
 
-_FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\.(a3m|hhr)")
-_DATABASE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.(a3m|hhr)")
+_DATABASE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 
 
 def database_indices(folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ import gemmi
 
 from scalefold.chem.modified_residues import parent
 from scalefold.raw.atom_site import ABSENT
-from scalefold.raw.compressed import read_bytes
+from scalefold.raw.compressed import MAX_STRUCTURE_BYTES, read_bytes
 from scalefold.raw.mmcif import read_entry
 from scalefold.raw.mmcif_facts import (
     entry_name,
@@ -62,7 +62,7 @@ class Outline:
     chains: tuple[NamedChain, ...]
 
 
-def read_outline(path: Path, max_bytes: int | None = None) -> Outline:
+def read_outline(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Outline:
     """Read an entry's chains; of an archive's file the atoms are passed over, which is faster.
 
     Parameters

@@ -7,6 +7,7 @@ and the result is what an archive's file would say, for :mod:`scalefold.raw.mmci
 from __future__ import annotations
 
 import datetime
+import itertools
 import logging
 import re
 import string
@@ -35,8 +36,10 @@ def read_pdb(content: bytes, source: str) -> gemmi.cif.Block:
     InputError
         Not a PDB file, or as `complete`. ``source`` names the file.
     """
+    # One byte is one column, and names are ASCII: of a longer character gemmi would cut a half off.
+    text = content.decode("ascii", errors="replace").replace("\ufffd", "?")
     try:
-        structure = gemmi.read_pdb_string(content.decode("latin-1"))
+        structure = gemmi.read_pdb_string(text)
     except GEMMI_ERRORS as error:
         raise InputError(
             f"{source}: not readable as a PDB file: {error}. Write it again, or leave it out."
@@ -123,8 +126,17 @@ def _name_chains(structure: gemmi.Structure) -> None:
         structure.rename_chain("", next(free, "1"))
 
 
+def _residues(polymer: gemmi.ResidueSpan) -> list[list[gemmi.Residue]]:
+    """Return the residues of a chain, of each place all alternatives.
+
+    gemmi's ``residue_groups`` runs past the end where what follows has the last residue's number.
+    """
+    places = itertools.groupby(polymer, key=lambda residue: str(residue.seqid))
+    return [list(alternatives) for _, alternatives in places]
+
+
 def _check_sequence(polymer: gemmi.ResidueSpan, sequence: list[str], where: str) -> None:
-    for alternatives in polymer.residue_groups():
+    for alternatives in _residues(polymer):
         number = alternatives[0].label_seq
         stated = sequence[number - 1] if number is not None and number <= len(sequence) else ""
         if {residue.name for residue in alternatives}.isdisjoint(stated.split(",")):
@@ -140,7 +152,7 @@ def _number(polymer: gemmi.ResidueSpan, where: str) -> list[str]:
     names: list[str] = []
     skipped: list[str] = []
     before: gemmi.Residue | None = None
-    for alternatives in polymer.residue_groups():
+    for alternatives in _residues(polymer):
         residue = alternatives[0]
         gap = (
             0 if before is None or _is_bound(before, residue) else _numbers_between(before, residue)

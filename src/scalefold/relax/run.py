@@ -94,7 +94,7 @@ def _relax(source: Path, target: Path, threads: int | None) -> dict[str, str]:
         prediction = json.loads((source / RECORD_FILE).read_text("utf-8"))
         path = source / prediction["models"][0]["files"]["model_cif"]
         sha256 = file_sha256(path)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise InputError(f"{source}: not the folder of a prediction ({error})") from error
     fate = "there" if os.path.lexists(target) else "relaxed"
     if fate == "relaxed":
@@ -111,7 +111,7 @@ def _relax(source: Path, target: Path, threads: int | None) -> dict[str, str]:
     try:
         record = json.loads((target / RELAXED_FILE).read_text("utf-8"))
         is_same = record["made_from"] == sha256
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         is_same = False
     if not is_same:
         raise InputError(

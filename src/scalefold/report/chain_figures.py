@@ -45,7 +45,7 @@ def _distribution(chains: Sequence[Mapping[str, Any]], splits: Sequence[str]) ->
         axes.set(title="Distribution of lDDT-Cα", xlabel="lDDT-Cα", ylabel="chains")
         axes.set_xlim(0, 1)
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.legend()
+        figure.legend(loc="outside lower right", ncols=3)  # bars may fill the axes
         said = "; ".join(
             f"{split}: {len(row)} chains, from {min(row):.3f} to {max(row):.3f}"
             for split, row in values.items()

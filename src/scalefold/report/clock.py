@@ -67,7 +67,7 @@ def label_steps(axes: Axes, training: Mapping[str, Sequence[Any]]) -> None:
         return "\n".join(lines)
 
     axes.set_xlabel(", ".join(["step", *rows]))
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     axes.xaxis.set_major_formatter(FuncFormatter(text))
     for label in axes.get_xticklabels():  # narrow screens enlarge the letters, not the lines
         label.set_linespacing(1.4)

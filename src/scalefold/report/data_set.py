@@ -91,7 +91,7 @@ def _bars(name: str, words: tuple[str, str], lines: Sequence[Mapping[str, Any]])
         groups = [line["group"] for line in lines]
         axes.set_xticks(range(len(lines)), groups, rotation=40, ha="right", rotation_mode="anchor")
         axes.grid(False, axis="x")
-        axes.legend()
+        figure.legend(loc="outside lower right", ncols=3)  # bars may fill the axes
         said = "; ".join(_most(lines, split, unit) for split in filled)
         return FigureOnPage(inline_svg(figure, name, title, said), "")
 

@@ -22,7 +22,7 @@ FEWEST_SMOOTHED: Final = 20
 _CURVES: Final[dict[str, tuple[str, str, bool]]] = {
     # key: title, unit or meaning of the axis, whether a running mean helps
     "loss": ("Loss, weighted sum", "", True),
-    "lddt_ca": ("lDDT-Cα of training crops", "0 to 1", True),
+    "lddt_ca": ("lDDT-Cα of training crops", "", True),
     "grad_norm": ("Gradient norm", "before clipping", True),
     "learning_rate": ("Learning rate", "", False),
     "samples_per_second": ("Samples a second", "1/s", True),
@@ -171,7 +171,7 @@ def lddt_figure(
         axes.set(title="lDDT-Cα by checkpoint", ylabel="mean over chains")
         axes.set_ylim(0, 1)
         label_steps(axes, training)
-        axes.legend(loc="upper left", ncols=len(splits) + 1)
+        figure.legend(loc="outside lower right", ncols=len(splits) + 1)
         description = f"Mean lDDT-Cα over {len(steps)} checkpoints: {'; '.join(said)}."
         return FigureOnPage(
             inline_svg(figure, "lddt", "lDDT-Cα by checkpoint", description),
@@ -198,7 +198,7 @@ def scores_figure(
         axes.set(title=title, ylabel="mean over chains")
         axes.set_ylim(0, 1)
         label_steps(axes, training)
-        axes.legend(loc="upper left", ncols=3)
+        figure.legend(loc="outside lower right", ncols=3)
         description = f"At the last checkpoint: {', '.join(said)}."
         return FigureOnPage(
             inline_svg(figure, "scores", title, description),

@@ -81,7 +81,7 @@ def parse_hhm(text: str, source: str) -> ProfileHmm:
         emissions = _probabilities([row[2:22] for row in emitted], 20)[:, _ORDER]
         transitions = _probabilities([row[:7] for row in moved], 7)
         column_neff = np.array([float(row[7]) / 1000.0 for row in moved[1:]], np.float32)
-    except (KeyError, ValueError, IndexError) as error:
+    except (ArithmeticError, LookupError, ValueError) as error:
         raise InputError(f"{source}: is damaged ({error}). Make it anew") from error
     if not stated == length == len(sequence) == len(moved) - 1:
         raise InputError(

@@ -169,7 +169,7 @@ class _Searcher:
                 return False
             # Earlier versions did not note the databases.
             return not self._databases.are_renewed(found.get("databases", {}), record.name)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return False
 
     def search(self, record: FastaRecord) -> str:

@@ -253,10 +253,12 @@ def _with_reasons_of_fetch(set_aside: Sequence[Rejected], raw: Path) -> list[Rej
     for table in sorted(raw.glob("rejected*.tsv")):
         for rejection in read_rejected(table):
             said.setdefault(rejection.chain_key, []).append(
-                f" What {rejection.stage} met: {rejection.reason}"
+                f". What {rejection.stage} met: {rejection.reason}"
             )
     return [
-        replace(own, reason=own.reason + "".join(said.get(own.chain_key, ())))
+        replace(own, reason="".join((own.reason.removesuffix("."), *said[own.chain_key])))
+        if own.chain_key in said
+        else own
         for own in sorted(set_aside, key=lambda r: r.chain_key)
     ]
 

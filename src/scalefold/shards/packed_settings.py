@@ -55,7 +55,7 @@ def _settings(folder: Path, config_hash: str) -> dict[str, Any]:
     shards, and of no msa shard, where packing went no further.
     """
     for path in sorted([*folder.glob("chain-*.json"), *folder.glob("msa-*.json")]):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             head = json.loads(path.read_text("utf-8"))["head"]
             if head["config_hash"] == config_hash:
                 return dict(head["settings"])

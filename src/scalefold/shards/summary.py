@@ -188,7 +188,7 @@ def read_msa_summary(folder: Path, bucket: int, config: Config) -> MsaSummary:
 
 def rows_left_out(folder: Path, bucket: int, row: int) -> dict[str, int]:
     """Return `AlignmentFacts.cut` of a row; none where a finished folder has no summaries."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError):
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         tree = json.loads((folder / summary_file("msa", bucket)).read_text("utf-8"))
         return dict(AlignmentFacts(**tree["rows"][row]).cut)
     return {}

@@ -33,10 +33,13 @@ def archive_kind(path: Path) -> Literal["torch", "npz"] | None:
     return "npz" if names and all(name.endswith(".npy") for name in names) else None
 
 
-def check_torch_archive(path: Path) -> None:
+def check_torch_archive(path: Path) -> bool:
     """Compare a torch file with the checksums in it, which torch's reader does not look at.
 
-    Files in torch's format before 1.6 are no archives and have no checksums: they pass.
+    Returns
+    -------
+    bool
+        Whether it has any: files in torch's format before 1.6 are no archives.
 
     Raises
     ------
@@ -47,7 +50,7 @@ def check_torch_archive(path: Path) -> None:
     """
     with path.open("rb") as file:
         if file.read(4) != _ZIP_START:
-            return
+            return False
     if not zipfile.is_zipfile(path):
         raise InputError(
             f"{path}: the end of this torch file is missing ({path.stat().st_size} bytes are "
@@ -66,6 +69,7 @@ def check_torch_archive(path: Path) -> None:
             f"{path}: damaged: {damaged!a} {problem}: {_COPY}. If it was saved with "
             "torch.serialization.set_crc32_options(False), save it without"
         )
+    return True
 
 
 def read_arrays(path: Path, max_bytes: int) -> dict[str, NDArray[Any]]:

@@ -59,8 +59,8 @@ def read_torch(path: Path) -> Any:
             "it with `scalefold weights import --format alphafold`"
         )
     try:
-        check_torch_archive(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        has_checksums = check_torch_archive(path)
+        tree = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{path}: no such weight file") from None
     except InputError:
@@ -72,6 +72,13 @@ def read_torch(path: Path) -> Any:
             f"{_reason(error)}). If it holds more than tensors, save its state dictionary alone "
             "in the code that wrote it; otherwise it is damaged"
         ) from None
+    if not has_checksums:
+        logger.warning(
+            "%s: is in torch's format before 1.6, without checksums, so damaged numbers are not "
+            "noticed: compare the file with its source",
+            path,
+        )
+    return tree
 
 
 def _reason(error: Exception) -> str:

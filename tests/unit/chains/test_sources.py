@@ -102,6 +102,8 @@ def test_openfolds_caches(tmp_path: Path) -> None:
                 },
                 "2bad": {"chain_ids": ["A"], "seqs": ["MK"], "release_date": "?"},
                 "3non": {},
+                "4odd": {"chain_ids": 1, "seqs": ["MK"]},
+                "5odd": {"chain_ids": ["A"], "seqs": 7},
             }
         )
     )

@@ -407,6 +407,14 @@ def test_odd_yaml_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
     assert len(str(refusal.value)) < 2_000
 
 
+@pytest.mark.parametrize("kind", ["int", "float", "bool", "timestamp"])
+def test_a_value_that_is_not_of_its_tag_is_named_with_its_line(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"seed: 3\nrun_name: !!{kind} odd\n")
+    with pytest.raises(InputError, match=f"line 2: 'odd' is no {kind}"):
+        load_config([path])
+
+
 def test_a_date_is_a_text(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("run_name: 2026-11-23\n" + yaml.safe_dump(tree()))

@@ -136,3 +136,14 @@ def test_training_ends_early_and_goes_on_when_patience_is_raised(
 def test_patience_needs_evaluation_beside_training(micro_tree: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"patience.*evaluation\.mode"):
         make_config(merge(micro_tree, {"evaluation": {"patience": 3}}))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"step": "x"}', b"[" * 100_000])
+def test_a_damaged_evaluation_does_not_count(
+    training: Path, tmp_path: Path, content: bytes
+) -> None:
+    found = [_evaluation(training, step, a=0.5) for step in range(4)]
+    (tmp_path / "step-00000009.json").write_bytes(content)
+    message = _stalled(training, tmp_path, *found)
+    assert message is not None
+    assert message.step == 3

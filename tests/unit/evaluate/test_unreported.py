@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from scalefold.evaluate.unreported import forget_unreported, keep_unreported, read_unreported
 
 MADE_FROM = {"step": 4, "weights_sha256": "ab"}
@@ -17,6 +19,15 @@ def test_taken_up_until_it_is_forgotten(tmp_path: Path) -> None:
     assert read_unreported(out, MADE_FROM, ["train"]) == EVALUATION
     forget_unreported(out)
     assert read_unreported(out, MADE_FROM, ["train"]) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[1]", b"3", b'{"step": 4}', b"[" * 100_000])
+def test_a_damaged_one_is_evaluated_again(tmp_path: Path, content: bytes) -> None:
+    out = tmp_path / "step-4.json"
+    keep_unreported(EVALUATION, out)
+    (kept,) = tmp_path.iterdir()
+    kept.write_bytes(content)
+    assert read_unreported(out, {"step": 4}, ["train"]) is None
 
 
 def test_not_taken_up_for_other_splits_or_weights(tmp_path: Path) -> None:

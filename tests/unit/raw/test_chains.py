@@ -93,6 +93,7 @@ def test_bad_tables(tmp_path: Path, text: str, message: str) -> None:
         "5pti_A\\B",
         "5pti_Ä",
         "abc_A",
+        "5pti_" + "A" * 300,
     ],
 )
 def test_a_key_that_could_lead_out_of_the_folder_is_none(tmp_path: Path, key: str) -> None:

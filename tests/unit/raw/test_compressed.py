@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from scalefold.errors import InputError
-from scalefold.raw.compressed import read_bytes, unpacked
+from scalefold.raw.compressed import MAX_STRUCTURE_BYTES, read_bytes, unpacked
 from scalefold.raw.mirrors import Downloader, UnavailableError
 from scalefold.raw.mmcif import read_entry
+from scalefold.raw.outline import read_outline
 
 MIB = 1 << 20
 
@@ -66,6 +67,16 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     Downloader(max_unpacked_bytes=200 * MIB).get(
         [str(tmp_path)], path.name, tmp_path / "out/1abc.cif.gz"
     )
+
+
+def test_where_no_configuration_says_how_large_a_file_may_be_there_is_a_limit(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "1abc.cif"
+    with path.open("wb") as file:
+        file.truncate(MAX_STRUCTURE_BYTES + 1)
+    with pytest.raises(InputError, match=r"1abc\.cif: has more than"):
+        read_outline(path)
 
 
 def test_a_large_plain_file_is_refused(tmp_path: Path) -> None:

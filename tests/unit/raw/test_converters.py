@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import pickletools
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,9 @@ def test_openfolds_database(database: Path, tmp_path: Path) -> None:
         ("9abc_A", {"db": "0.db", "files": [["a.sto", 0, 7]]}),
         ("9abc_A", {"db": "0.db", "files": 7}),
         ("9abc_A", {"db": "absent.db", "files": []}),
+        ("9abc_A", {"db": 300 * "0", "files": []}),
+        ("9abc_A", {"db": "0.db", "files": [[f"{300 * 'a'}.a3m", 0, 7]]}),
+        ("9abc_" + 300 * "A", {"db": "0.db", "files": [["a.a3m", 0, 7]]}),
         ("9abc_A", {}),
     ],
 )
@@ -138,6 +142,17 @@ class Code:
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return os.system, (f"touch {self.marker}",)
+
+
+def test_a_damaged_place_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "features.pkl"
+    path.write_bytes(b"\x80\x04}r" + (20_000_000).to_bytes(4, "little") + b".")
+    tracemalloc.start()
+    with pytest.raises(InputError, match=r"features\.pkl"):
+        features_to_a3m(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 24
 
 
 def test_no_code_runs(tmp_path: Path) -> None:

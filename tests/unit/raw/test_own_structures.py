@@ -234,6 +234,40 @@ def test_a_reference_to_a_sequence_that_is_not_there_is_refused(pti: str) -> Non
         parse_entry(block.as_string().encode(), "x")
 
 
+@pytest.mark.parametrize("with_seqres", [True, False])
+def test_a_ligand_with_the_number_of_the_last_residue_is_no_residue(
+    pti: str, tmp_path: Path, with_seqres: bool
+) -> None:
+    lines = [
+        line
+        for line in pti.splitlines(keepends=True)
+        if line.startswith("ATOM") or (with_seqres and line.startswith("SEQRES"))
+    ]
+    path = tmp_path / "5pti.pdb"
+    path.write_text("".join(lines))
+    (expected,) = read_entry(path).chains
+    last = lines[-1]
+    ligand = "HETATM" + last[6:12] + "ZN   " + " ZN" + last[20:76] + "ZN" + last[78:]
+    water = "HETATM" + last[6:12] + " O   " + "HOH" + last[20:22] + " 101" + last[26:]
+    path.write_text("".join([*lines, ligand, water]))
+    (chain,) = read_entry(path).chains
+    assert chain.sequence == expected.sequence
+    assert (chain.atom_mask == expected.atom_mask).all()
+
+
+def test_a_character_of_several_bytes_as_the_name_of_a_chain(pti: str, tmp_path: Path) -> None:
+    lines = [
+        line[:21] + "\u00e9" + line[22:] if line.startswith("ATOM") else line
+        for line in pti.splitlines(keepends=True)
+        if not line.startswith("SEQRES")
+    ]
+    path = tmp_path / "5pti.pdb"
+    path.write_text("".join(lines), "latin-1")
+    (chain, *_) = read_entry(path).chains
+    assert chain.auth_asym_id.isascii()
+    assert chain.atom_mask.any()
+
+
 @pytest.mark.parametrize("form", ["pdb", "mmcif"])
 def test_damaged_files_end_in_a_result_or_an_error_of_the_input(
     pti: str, tmp_path: Path, form: str

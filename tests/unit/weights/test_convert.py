@@ -264,6 +264,21 @@ def test_a_flipped_bit_in_weights_is_found(state: dict[str, torch.Tensor], tmp_p
         assert all(torch.equal(back[name], state[name]) for name in state), bit
 
 
+@pytest.mark.parametrize("with_checksums", [True, False])
+def test_weights_without_checksums_are_taken_with_a_warning(
+    state: dict[str, torch.Tensor],
+    with_checksums: bool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tmp_path / "w.pt"
+    torch.save(state, path, _use_new_zipfile_serialization=with_checksums)
+    back = import_weights(path, "openfold", _micro())
+    assert all(torch.equal(back[name], state[name]) for name in state)
+    warned = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == (not with_checksums)
+
+
 def _zip(path: Path, entries: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> None:
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in entries.items():

@@ -54,12 +54,13 @@ def step(
     set_: Overrides = None,
 ) -> None:
     """Time whole training steps: by recycling count, launches, GPU-busy time, memory, FLOPs."""
+    checked = read_config(config, set_)
+
     from scalefold.bench.step import bench_step
     from scalefold.bench.synthetic_shards import given_or_full
     from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
 
-    checked = read_config(config, set_)
     with given_or_full(shards, checked.features) as folder:
         bench_step(
             checked,
