@@ -110,15 +110,23 @@ def run_reading(
         timer = threading.Timer(min(limits.minutes * 60.0, threading.TIMEOUT_MAX), end)
         timer.daemon = True
         bad_output: InputError | None = None
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", _LIMITED, "sh", limits.kilobytes, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            cwd=cwd,
-            start_new_session=True,
-        )
-        try:  # at once: a signal may end this process at any time
+        # A signal that ends this process waits until the program can be ended with it. The program
+        # inherits the mask, and SIGKILL ends it all the same.
+        unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", _LIMITED, "sh", limits.kilobytes, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except BaseException:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unmasked)
+            raise
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unmasked)
             timer.start()
             assert process.stdout is not None
             with process.stdout as stream:

@@ -91,10 +91,21 @@ def test_a_program_that_was_ended_says_so_and_not_that_its_output_is_cut_off() -
         run_reading(["true"], Limits(), read)
 
 
-def test_a_search_that_is_terminated_ends_its_programs(tmp_path: Path) -> None:
+_SLOW_START = """
+import subprocess, time
+class Slow(subprocess.Popen):
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        time.sleep(1)  # the program runs, and nobody has its number
+subprocess.Popen = Slow
+"""
+
+
+@pytest.mark.parametrize("before", ["", _SLOW_START])
+def test_a_search_that_is_terminated_ends_its_programs(tmp_path: Path, before: str) -> None:
     note = tmp_path / "pid"
     program = (
-        "import signal, sys; from scalefold.cli.search import _end; "
+        f"{before}\nimport signal, sys; from scalefold.cli.search import _end; "
         "from scalefold.search.process import Limits, run; "
         "signal.signal(signal.SIGTERM, _end); "
         f"run(['sh', '-c', {_STARTS_ANOTHER!r}, sys.argv[1]], Limits())"
