@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from scalefold.cli.options import check_there
 from scalefold.errors import InputError
+
+_READ: Final = (
+    "Read are OpenFold's alignment databases (a folder of .index files, or one .index file), "
+    "AlphaFold's features.pkl, and Stockholm files (.sto). An a3m needs no conversion: a mirror "
+    "has it as pdb/<chain>/a3m/<name>.a3m. OpenFold's chain caches are for `scalefold chains`"
+)
 
 app = typer.Typer()
 
@@ -40,10 +47,13 @@ def convert(
 
     It can be interrupted and started again. Of identical chains one has the files, which serve all.
     """
+    check_there(source, "alignments to convert")
     if source.suffix in (".pkl", ".sto"):
         _one_alignment(source, out, chain)
-    else:
+    elif source.is_dir() or source.suffix == ".index":
         _databases(source, out)
+    else:
+        raise InputError(f"{source}: cannot be converted. {_READ}")
 
 
 def _one_alignment(source: Path, out: Path, chain: str | None) -> None:
@@ -73,7 +83,7 @@ def _databases(source: Path, out: Path) -> None:
 
     indices = database_indices(source) if source.is_dir() else [source]
     if not indices:
-        raise InputError(f"{source}: has no .index file, as OpenFold's alignment databases have")
+        raise InputError(f"{source}: has no .index file. {_READ}")
     count, passed_over = 0, []
     for problem in track(
         unpack_database(indices, out), description="chains", console=Console(stderr=True)

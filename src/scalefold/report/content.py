@@ -10,6 +10,7 @@ from typing import Any, Final
 import scalefold
 from scalefold.evaluate.chain_scores import METRICS
 from scalefold.evaluate.results import chains_of_mean
+from scalefold.raw.chains import Rejected
 from scalefold.report.behind import falls_behind
 from scalefold.report.beside import beside
 from scalefold.report.calibration import calibration, head_calibration
@@ -19,6 +20,7 @@ from scalefold.report.findings import findings
 from scalefold.report.groups import by_group
 from scalefold.report.inputs import RunFiles
 from scalefold.report.timeline import timeline
+from scalefold.shards.audit import by_reason
 
 FORMAT: Final = 1
 _FACTS: Final = (
@@ -58,11 +60,12 @@ def report_content(
         log, key by key), ``beside`` (see `beside`, or None), ``evaluations`` (means by checkpoint),
         ``others`` (means of other weights), ``comparisons`` (of the last evaluation, see
         `comparisons`), ``chains`` (scores of the last evaluation), ``groups`` (see `by_group`),
-        ``calibration`` by split, ``head_calibration``, ``data`` (see `data_set`), ``timeline``,
-        ``timings`` by stage, ``ladder`` (of the benchmark, or None), ``rejected``, ``provenance``.
+        ``calibration`` by split, ``head_calibration``, ``data`` and ``audit`` (see `DataSet`),
+        ``timeline``, ``timings`` by stage, ``ladder`` (of the benchmark, or None), ``rejected``,
+        ``reasons`` (of all that is rejected, see `by_reason`), ``provenance``.
         JSON can hold all of it.
     """
-    calibrated, training = _calibration(files), _training(files)
+    calibrated, training, rejected = _calibration(files), _training(files), _rejected(files)
     config = files.checkpoints[-1].config if files.checkpoints else None
     compared = beside(training, config, other_run) if other_run else None
     return {
@@ -88,11 +91,13 @@ def report_content(
         "head_calibration": head_calibration(
             chain for evaluation in files.evaluations[-1:] for chain in evaluation["chains"]
         ),
-        "data": files.data,
+        "data": files.data.counts,
+        "audit": files.data.audit,
         "timeline": timeline(files.sessions, files.metrics, files.evaluations),
         "timings": _timings(files),
         "ladder": files.ladder,
-        "rejected": _rejected(files),
+        "rejected": [asdict(one) for one in rejected],
+        "reasons": [asdict(reason) for reason in by_reason(rejected)],
         "provenance": _provenance(files),
     }
 
@@ -232,20 +237,14 @@ def _timings(files: RunFiles) -> list[dict[str, Any]]:
     return sorted(rules.values(), key=lambda row: -row["seconds"])
 
 
-def _rejected(files: RunFiles) -> list[dict[str, str]]:
-    rows = [asdict(rejected) for rejected in files.rejected]
-    if files.evaluations:
-        last = files.evaluations[-1]
-        for fate in ("skipped", "failed"):
-            for chain in last[fate]:
-                rows.append(
-                    {
-                        "chain_key": chain["chain_key"],
-                        "stage": f"evaluate ({fate})",
-                        "reason": chain["reason"],
-                    }
-                )
-    return rows
+def _rejected(files: RunFiles) -> list[Rejected]:
+    last = files.evaluations[-1] if files.evaluations else {}
+    not_scored = [
+        Rejected(chain["chain_key"], f"evaluate ({fate})", chain["reason"])
+        for fate in ("skipped", "failed")
+        for chain in last.get(fate, ())
+    ]
+    return [*files.rejected, *not_scored]
 
 
 def _provenance(files: RunFiles) -> dict[str, Any]:
@@ -263,6 +262,7 @@ def _provenance(files: RunFiles) -> dict[str, Any]:
         "checkpoints": [checkpoint.step for checkpoint in files.checkpoints],
         "checkpoint_bytes": last and sum(facts.bytes for facts in last.files.values()),
         "data_manifest_sha256": files.manifest_sha256,
+        "former_data": [asdict(data) for data in last.former_data] if last else [],
         "data_source": manifest and asdict(manifest.source),
         "data_counts": manifest and manifest.counts,
         "shards": _shards(files),

@@ -19,7 +19,7 @@ from scalefold.checkpoint.read import Metadata, checkpoints, read_metadata
 from scalefold.errors import InputError
 from scalefold.finetune.request import LISTING_REJECTED
 from scalefold.raw.chains import Rejected, read_rejected
-from scalefold.report.data_set import data_set
+from scalefold.report.data_set import DataSet, data_set
 from scalefold.report.shapes import Evaluation, Ladder, MetricsRecord, misfit
 from scalefold.shards.manifest import Manifest, data_hash
 from scalefold.shards.schema import MANIFEST_FILE, REJECTED_FILE
@@ -65,8 +65,7 @@ class RunFiles:
     checkpoints : list of Metadata
     manifest : Manifest or None
     manifest_sha256 : str or None
-    data : list of dict
-        See `scalefold.report.data_set`.
+    data : DataSet
     rejected : list of Rejected
     benchmarks : list of Benchmark
     ladder : dict or None
@@ -82,7 +81,7 @@ class RunFiles:
     checkpoints: list[Metadata] = field(default_factory=list)
     manifest: Manifest | None = None
     manifest_sha256: str | None = None
-    data: list[dict[str, Any]] = field(default_factory=list)
+    data: DataSet = field(default_factory=DataSet)
     rejected: list[Rejected] = field(default_factory=list)
     benchmarks: list[Benchmark] = field(default_factory=list)
     ladder: dict[str, Any] | None = None
@@ -121,11 +120,11 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     files.evaluations = _evaluations(run / "evaluation" / files.key, files.notes)
     files.checkpoints = _checkpoints(training, files.notes)
     files.manifest, files.manifest_sha256 = _manifest(shards, files.notes)
+    files.rejected = _rejected(shards / REJECTED_FILE, files.notes)
     try:
-        files.data = data_set(shards, files.manifest_sha256)
+        files.data = data_set(shards, files.manifest_sha256, files.rejected)
     except InputError as error:
         files.notes.append(f"The chains of the shards cannot be counted: {error}")
-    files.rejected = _rejected(shards / REJECTED_FILE, files.notes)
     if (listing := run / LISTING_REJECTED).is_file():  # of a fine-tuning's own structures
         files.rejected = [*_rejected(listing, files.notes), *files.rejected]
     others = {other for other in keys if other != files.key}

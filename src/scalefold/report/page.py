@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jinja2
 import yaml
@@ -26,6 +26,9 @@ from scalefold.report.ladder import ladder_figure
 from scalefold.report.structure_figures import Drawn, drawn
 from scalefold.report.structures import structures, viewer_data, viewer_library
 from scalefold.report.timeline import timeline_figure
+
+_MOST_LISTED: Final = 100
+"""Chains that are set aside, and reasons for it: a large data set has many thousands."""
 
 
 def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> str:
@@ -56,6 +59,7 @@ def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> s
         calibration_figure=calibration_figure(content["calibration"]),
         ladder_figure=content["ladder"] and ladder_figure(content["ladder"]),
         config_text=None if config is None else yaml.safe_dump(config, sort_keys=False),
+        most_listed=_MOST_LISTED,
         longest_stage=max((row["seconds"] for row in content["timings"]), default=0.0) or 1.0,
     )
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.table import Table
 
-from scalefold.raw.chains import read_rejected
+from scalefold.raw.chains import Rejected
 from scalefold.shards.reader import ShardReader
-from scalefold.shards.schema import FORMER_VERSION, REJECTED_FILE, shard_file
+from scalefold.shards.schema import FORMER_VERSION, shard_file
 from scalefold.shards.shard_file import ShardFile
 from scalefold.split_table import CLUSTER_SIZES, LENGTHS, RESOLUTIONS, SplitTable
 
@@ -22,6 +24,35 @@ _COVERAGE: Final = (0, 1, 25, 50, 75, 95)
 _NAMES: Final = re.compile(r"\S*[\d/_']\S*")
 _MOST_REASONS: Final = 12
 _REASON_LENGTH: Final = 100
+
+
+@dataclass(frozen=True)
+class Amiss:
+    """Something that may be amiss with a data set, how many chains have it, the first of them."""
+
+    what: str
+    chains: int
+    first: str
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why chains are set aside.
+
+    Attributes
+    ----------
+    stage : str
+    reason : str
+        Without the names and numbers of a single chain.
+    chains : int
+    first : Rejected
+        One of them, with its whole reason.
+    """
+
+    stage: str
+    reason: str
+    chains: int
+    first: Rejected
 
 
 def chain_counts(reader: ShardReader) -> SplitTable:
@@ -59,7 +90,8 @@ def chain_counts(reader: ShardReader) -> SplitTable:
         else 100 * residues // length
         for place, length in zip(places, lengths, strict=True)
     ]
-    table.add_counts("% covered by the best template", _COVERAGE, shares, absent="unknown")
+    absent = "unknown" if is_former else "none"
+    table.add_counts("% covered by the best template", _COVERAGE, shares, absent)
     return table
 
 
@@ -76,37 +108,61 @@ def _column(reader: ShardReader, family: str, column: str) -> dict[tuple[int, in
     return values
 
 
-def audit_table(reader: ShardReader) -> Table:
-    """Return what may be amiss with a data set: number of chains, and the first of them."""
+def audit(index: pa.Table, rejected: Iterable[Rejected]) -> list[Amiss]:
+    """Return what may be amiss with a data set, also what no chain has.
+
+    Parameters
+    ----------
+    index
+        Of the shards.
+    rejected
+        Their table of rejected chains.
+    """
+    samples = index.filter(pc.is_in(index["split"], pa.array(["train", "validation"])))
+    there = set(index["chain_key"].to_pylist())
+    halves: dict[str, list[str]] = {"structure": [], "alignment": []}
+    for rejection in rejected:
+        half = "alignment" if rejection.chain_key in there else "structure"
+        halves[half].append(rejection.chain_key)
+    sets = {
+        **{f"listed, but without {half}": keys for half, keys in halves.items()},
+        "samples without a cluster": _keys(samples, pc.is_null(samples["cluster_id"])),
+        "samples without a date (no templates)": _keys(
+            samples, pc.is_null(samples["release_date"])
+        ),
+        "samples without a resolution": _keys(samples, pc.is_null(samples["resolution"])),
+        "training chains in a validation chain's cluster": _leaks(index, "cluster_id"),
+        "training chains with a validation chain's sequence": _leaks(index, "seq_id"),
+        "samples that share an alignment": _sharing(samples),
+    }
+    return [Amiss(what, len(keys), keys[0] if keys else "") for what, keys in sets.items()]
+
+
+def by_reason(rejected: Iterable[Rejected]) -> list[Reason]:
+    """Count chains by stage and reason, the most frequent first."""
+    counts: Counter[tuple[str, str]] = Counter()
+    first: dict[tuple[str, str], Rejected] = {}
+    for rejection in rejected:
+        words = _NAMES.sub("...", rejection.reason).partition(".  ")[0][:_REASON_LENGTH]
+        counts[rejection.stage, words] += 1
+        first.setdefault((rejection.stage, words), rejection)
+    return [Reason(*key, number, first[key]) for key, number in counts.most_common()]
+
+
+def audit_table(index: pa.Table, rejected: Sequence[Rejected]) -> Table:
+    """Return `audit` and the most frequent of `by_reason` as one table for a console."""
     table = Table(title="audit", title_justify="left")
     for column in ("what", "chains", "first"):
         table.add_column(column, overflow="fold")
-    index = reader.index
-    samples = index.filter(pc.is_in(index["split"], pa.array(["train", "validation"])))
-    sets: dict[str, list[str]] = {
-        "listed, but without structure": [],
-        "listed, but without alignment": [],
-    }
-    there = set(index["chain_key"].to_pylist())
-    reasons: dict[str, list[str]] = {}
-    for rejection in read_rejected(reader.folder / REJECTED_FILE):
-        half = "alignment" if rejection.chain_key in there else "structure"
-        sets[f"listed, but without {half}"].append(rejection.chain_key)
-        reason = _NAMES.sub("...", rejection.reason).partition(".  ")[0][:_REASON_LENGTH]
-        reasons.setdefault(f"set aside, {rejection.stage}: {reason}", []).append(
-            rejection.chain_key
-        )
-    sets["samples without a cluster"] = _keys(samples, pc.is_null(samples["cluster_id"]))
-    sets["samples without a date (no templates)"] = _keys(
-        samples, pc.is_null(samples["release_date"])
-    )
-    sets["samples without a resolution"] = _keys(samples, pc.is_null(samples["resolution"]))
-    sets["training chains in a validation chain's cluster"] = _leaks(index, "cluster_id")
-    sets["training chains with a validation chain's sequence"] = _leaks(index, "seq_id")
-    sets["samples that share an alignment"] = _sharing(samples)
-    most = sorted(reasons.items(), key=lambda item: -len(item[1]))[:_MOST_REASONS]
-    for what, chains in (*sets.items(), *most):
-        table.add_row(what, f"{len(chains):,}", chains[0] if chains else "")
+    for line in audit(index, rejected):
+        table.add_row(line.what, f"{line.chains:,}", line.first)
+    reasons = by_reason(rejected)
+    for one in reasons[:_MOST_REASONS]:
+        what = f"set aside, {one.stage}: {one.reason}"
+        table.add_row(what, f"{one.chains:,}", one.first.chain_key)
+    if others := reasons[_MOST_REASONS:]:
+        chains = sum(one.chains for one in others)
+        table.add_row(f"set aside, {len(others):,} other reasons", f"{chains:,}", "")
     return table
 
 

@@ -59,8 +59,8 @@ def describe_folder(path: Path, console: Console) -> None:
         files.add_row(file.file, f"{file.rows:,}", f"{file.bytes:,}", file.sha256[:16])
     console.print(files)
     console.print(chain_counts(reader).table)
-    console.print(audit_table(reader))
     rejected = read_rejected(path / REJECTED_FILE)
+    console.print(audit_table(reader.index, rejected))
     if rejected:
         table = _table("set aside", "chain", "stage", "reason")
         for rejection in rejected[:MOST_SET_ASIDE]:

@@ -141,6 +141,30 @@ def test_convert(tmp_path: Path) -> None:
             assert result.exit_code == 2, result.output
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.a3m", ">q\nMK\n"),
+        ("x.a3m.gz", ""),
+        ("pdb70_hits.hhr", "Query q\n"),
+        ("chain_data_cache.json", '{"1abc_A": {"release_date": "2000-01-01"}}'),
+        ("folder/x.a3m", ">q\nMK\n"),
+        ("absent.index", None),
+    ],
+)
+def test_what_convert_does_not_read(name: str, content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if content is not None:
+        path.write_text(content)
+    source = path.parent if path.parent != tmp_path else path
+    result = run("convert", str(source), "--out", str(tmp_path / "out"))
+    assert result.exit_code == 2, result.output
+    assert result.output.startswith(f"error: {source}")
+    assert result.output.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_inspect_of_a_structure() -> None:
     (path,) = MIRROR.rglob("1lcd.cif.gz")
     result = run("inspect", str(path))

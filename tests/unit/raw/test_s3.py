@@ -1,7 +1,7 @@
 """A public S3 bucket, served on loopback with S3's answers: ranges, ETags, 403 for what is absent.
 
 The server is the test suite's own, which can fail on demand. The last test asks moto's server where
-that is installed (``pip install 'moto[server]==5.2.5'``): it brings the AWS SDK, 300 MB.
+that is installed (the extra ``test-s3``): it brings the AWS SDK, 300 MB.
 """
 
 from __future__ import annotations

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.unit.report.conftest import content_of, training_of
+from tests.unit.report.conftest import STEPS, content_of, training_of
 from typer.testing import CliRunner
 
+from scalefold.checkpoint.read import ready_mark
 from scalefold.cli import app
 from scalefold.errors import InputError
+from scalefold.io.atomic import file_sha256
 from scalefold.report import write_report
 from scalefold.report.figures import training_figures
 
@@ -233,6 +235,20 @@ def test_provenance_is_complete(make_run):
     start = page.text.index("Full configuration")
     config = next(t for t in page.text[start + 1 :] if t.strip())
     assert yaml.safe_load(config) == facts["config"]
+
+
+def test_provenance_names_the_data_that_a_training_began_with(make_run):
+    """As `training.accept_new_data` lets it go on."""
+    run = make_run()
+    assert content_of(run)["provenance"]["former_data"] == []
+    path = training_of(run) / f"step-{STEPS:08d}/checkpoint.json"
+    metadata = json.loads(path.read_text("utf-8"))
+    former = [{"until_step": 70, "data_manifest_sha256": "7a" * 32}]
+    path.write_text(json.dumps({**metadata, "former_data": former}), "utf-8")
+    ready_mark(path.parent).write_text(file_sha256(path))
+    text, _, content = report_of(run)
+    assert content["provenance"]["former_data"] == former
+    assert former[0]["data_manifest_sha256"] in text
 
 
 def test_chains_table_and_gain(make_run):

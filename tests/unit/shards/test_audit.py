@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from scalefold.shards.audit import audit_table, chain_counts
+from scalefold.raw.chains import Rejected, read_rejected
+from scalefold.shards.audit import audit_table, by_reason, chain_counts
 from scalefold.shards.reader import ShardReader
+from scalefold.shards.schema import REJECTED_FILE
 from scalefold.split_table import SplitTable
 
 
@@ -14,6 +17,10 @@ def cells(table: Table) -> dict[str, tuple[str, ...]]:
     """First cell -> other cells."""
     columns = [list(column.cells) for column in table.columns]
     return {str(first): tuple(map(str, rest)) for first, *rest in zip(*columns, strict=True)}
+
+
+def audited(folder: Path) -> dict[str, tuple[str, ...]]:
+    return cells(audit_table(ShardReader(folder).index, read_rejected(folder / REJECTED_FILE)))
 
 
 def test_every_section_counts_every_chain(demo):
@@ -46,7 +53,7 @@ def test_counts_are_those_of_the_rows(demo):
 
 
 def test_a_sound_data_set_has_no_leaks(demo):
-    rows = cells(audit_table(ShardReader(demo.out)))
+    rows = audited(demo.out)
     assert rows["training chains in a validation chain's cluster"] == ("0", "")
     assert rows["listed, but without alignment"] == ("0", "")
 
@@ -62,7 +69,7 @@ def test_leaks_halves_and_sharing_are_found(demo_copy):
     demo_copy.list_chains(*rows)
     (demo_copy.raw / "alignments/1mol_A/a3m/swissprot_hits.a3m").unlink()
     demo_copy.pack()
-    found = cells(audit_table(ShardReader(demo_copy.out)))
+    found = audited(demo_copy.out)
     assert found["training chains in a validation chain's cluster"] == ("1", "5pti_A")
     assert found["training chains with a validation chain's sequence"] == ("1", "1a8o_A")
     assert found["samples without a cluster"] == ("1", "9xyz_A")
@@ -70,6 +77,17 @@ def test_leaks_halves_and_sharing_are_found(demo_copy):
     assert found["listed, but without structure"] == ("1", "7non_A")
     assert found["listed, but without alignment"] == ("1", "1mol_A")
     assert sum(name.startswith("set aside") for name in found) == 2
+
+
+def test_reasons_differ_by_more_than_names_and_numbers():
+    wide = [
+        Rejected(f"{n}abc_A", "pack", f"{n}abc_A: {n} columns, expected {n + 1}") for n in (3, 8)
+    ]
+    rejected = [Rejected("1abc_A", "fetch", "no mirror has 1abc.cif.gz"), *wide]
+    most, other = by_reason(rejected)
+    assert (most.stage, most.chains, most.first) == ("pack", 2, wide[0])
+    assert (other.stage, other.chains, other.first) == ("fetch", 1, rejected[0])
+    assert by_reason(reversed(wide))[0].reason == most.reason
 
 
 def test_a_table_of_splits():
