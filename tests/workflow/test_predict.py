@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -61,3 +62,14 @@ def test_a_run_that_lacks_weights_or_sequences_is_refused(predicted: Any, tmp_pa
     path.write_text(settings)
     assert code != 0
     assert "set predict.fasta" in output
+
+
+def test_a_sequence_that_fails_leaves_the_others_and_the_table(predicted: Any) -> None:
+    (predicted.folder / "two.fasta").write_text(f">two\n{BPTI}\n>bad\n{BPTI}*{BPTI}\n")
+    code, _ = predicted.outcome("--config", "predict={fasta: two.fasta}", "search={jobs: 1}")
+    folder = predicted.run / "predictions/given"
+    assert code != 0
+    assert (folder / "two/prediction.json").is_file()
+    with (folder / "predictions.tsv").open() as file:
+        names = [row["name"] for row in csv.DictReader(file, delimiter="\t")]
+    assert names == ["two", "bad"]

@@ -36,14 +36,14 @@ if CONFIG.search is not None:
 
 
 rule predict:
-    # A folder a target lies beside the table. They are not declared: a run that was interrupted goes on
-    # with what is missing.
+    # The table and a folder a target lie beside the mark. They are not declared: they stay if a target
+    # fails, and a run that was interrupted goes on with what is missing.
     input:
         fasta=lambda wildcards: str(CONFIG.predict.fasta),
         searched=SEARCHES,
         checkpoint=ready_mark,
     output:
-        f"{PREDICTIONS}/predictions.tsv",
+        touch(f"{PREDICTIONS}/.predicted"),
     log:
         f"{RUN}/logs/predict/{{key}}/step-{{step}}.log",
     benchmark:
@@ -67,7 +67,7 @@ rule predict:
 rule relax:
     # On CPUs, so that no GPU waits for it.
     input:
-        f"{PREDICTIONS}/predictions.tsv",
+        f"{PREDICTIONS}/.predicted",
     output:
         f"{RELAXED}/relaxations.tsv",
     log:
@@ -94,7 +94,7 @@ use rule predict as predict_given with:
         searched=SEARCHES,
         weights=predict_given_weights,
     output:
-        f"{PREDICTIONS_GIVEN}/predictions.tsv",
+        touch(f"{PREDICTIONS_GIVEN}/.predicted"),
     log:
         f"{RUN}/logs/predict/given.log",
     benchmark:
@@ -108,7 +108,7 @@ use rule predict as predict_given with:
 
 use rule relax as relax_given with:
     input:
-        f"{PREDICTIONS_GIVEN}/predictions.tsv",
+        f"{PREDICTIONS_GIVEN}/.predicted",
     output:
         f"{RELAXED_GIVEN}/relaxations.tsv",
     log:

@@ -13,16 +13,14 @@ def predictions(wildcards):
     if CONFIG.predict.weights:
         if CONFIG.predict.relax:
             return f"{RELAXED_GIVEN}/relaxations.tsv"
-        return f"{PREDICTIONS_GIVEN}/predictions.tsv"
+        return f"{PREDICTIONS_GIVEN}/.predicted"
     key, (_, config) = list(OF_KEY.items())[-1]
     step = config.training.steps
     if ASYNC:  # a training may end early
         checkpoints.train.get(key=key)
         step = published(key)[-1]
-    table = f"{PREDICTIONS}/predictions.tsv"
-    if CONFIG.predict.relax:
-        table = f"{RELAXED}/relaxations.tsv"
-    return table.format(key=key, step=f"{step:08d}")
+    result = f"{RELAXED}/relaxations.tsv" if CONFIG.predict.relax else f"{PREDICTIONS}/.predicted"
+    return result.format(key=key, step=f"{step:08d}")
 
 
 def predict_options(wildcards):

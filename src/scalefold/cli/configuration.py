@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -65,7 +65,7 @@ def check(
     from scalefold.config import check_image, check_initial_weights, load_stages, run_key
     from scalefold.io.atomic import check_writable
     from scalefold.launcher import check_layout, training_processes
-    from scalefold.raw.chain_files import check_files, check_mirrors
+    from scalefold.raw.chain_files import can_be_evaluated, check_files, check_mirrors
     from scalefold.raw.chains import check_trainable, leaking_clusters, read_chains
     from scalefold.search.steps import check_step
     from scalefold.train.run_summary import run_summary
@@ -104,6 +104,15 @@ def check(
         check_mirrors(loaded.data, "alignments")  # what they do not have is searched
         for step in loaded.search.steps:
             check_step(step)
+    only: Literal["structures"] | None = None if loaded.search is None else "structures"
+    splits = loaded.evaluation.splits
+    if not can_be_evaluated(chains, loaded.data, splits, only):
+        typer.echo(
+            f"warning: {loaded.data.chains}: no chain of {' or '.join(splits)} has its files, so "
+            "no checkpoint can be evaluated, and the workflow ends without a report. Bring the "
+            "files of such a chain, list others, or set evaluation.splits",
+            err=True,
+        )
     check_writable(loaded.results / loaded.run_name, "results")
     check_image(loaded)
     check_initial_weights(loaded)

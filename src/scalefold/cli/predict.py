@@ -18,7 +18,7 @@ from scalefold.cli.options import (
     parse_part,
 )
 from scalefold.cli.sharing import leading
-from scalefold.errors import InputError
+from scalefold.errors import InputError, counted
 
 if TYPE_CHECKING:
     from scalefold.config import Config
@@ -203,7 +203,7 @@ def predict(
         )
     if part is None:  # a part is one of many jobs, and drawing would hold its GPU for a minute
         shown = write_predictions(out, outcomes, shlex.join(sys.argv))
-        typer.echo(f"{out / PAGE_FILE}: shows {shown} structures", err=True)
+        typer.echo(f"{out / PAGE_FILE}: shows {counted(shown, 'structure')}", err=True)
     failed = sum(outcome.fate == "failed" for outcome in outcomes)
     there = sum(outcome.fate == "there" for outcome in outcomes)
     before = f", {there} of them before" if there else ""

@@ -10,6 +10,7 @@ from scalefold.config.identity import run_key
 from scalefold.config.schema import Config
 from scalefold.errors import counted
 from scalefold.evaluate.follow import evaluation_path
+from scalefold.finetune.alignments import QUERY
 
 
 def outcome(config: Config) -> list[str]:
@@ -45,7 +46,9 @@ def outcome(config: Config) -> list[str]:
     else:
         checkpoint = run / "weights" / key / evaluation_path(Path(), best).stem
         lines.append(f"best weights: {checkpoint}")
-        predict = f"scalefold predict my.fasta --alignments my_alignments --weights {checkpoint}"
+        alone = config.data.alignments == [QUERY]
+        given = "--query-alone" if alone else "--alignments my_alignments"
+        predict = f"scalefold predict my.fasta {given} --weights {checkpoint}"
         lines.append(f"predict with them: {predict} --out predicted")
         lines.append(f"for other codes: scalefold weights export {checkpoint} --out finetuned.pt")
     lines.append(f"report: {run / 'report.html'}")

@@ -14,6 +14,7 @@ from scalefold.errors import InputError, counted, listed
 from scalefold.raw.chains import (
     STRUCTURE_SUFFIXES,
     ChainRow,
+    Split,
     alignment_folder,
     extended_form,
     folder_hash,
@@ -122,6 +123,18 @@ def check_files(
             f"left to train on; of {train[0].chain_key} these were looked for: "
             f"{', '.join(needed)}. Bring them there, correct data.mirrors, or list other chains"
         )
+
+
+def can_be_evaluated(
+    chains: Sequence[ChainRow],
+    data: DataConfig,
+    splits: Sequence[Split],
+    only: Kind | None = None,
+) -> bool:
+    """Whether some chain of these splits has its files, or may have them on a mirror elsewhere."""
+    has_files = _completeness(chains, data, only)
+    rows = [row for row in chains if row.split in splits]
+    return bool(rows) if has_files is None else any(map(has_files, rows))
 
 
 def _absent(path: Path, shown: int = 3) -> str:

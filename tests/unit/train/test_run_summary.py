@@ -10,7 +10,7 @@ import pytest
 from scalefold.config import load_stages, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError
-from scalefold.raw.chain_files import check_files, lacking_files
+from scalefold.raw.chain_files import can_be_evaluated, check_files, lacking_files
 from scalefold.raw.chains import ChainRow, read_chains
 from scalefold.raw.fetched import Kind
 from scalefold.train import run_summary
@@ -103,6 +103,9 @@ def test_no_training_chain_with_files_is_an_error(tmp_path: Path, only: Kind | N
     with pytest.raises(InputError, match=rf"\b{len(train)}\b"):
         check_files([*train, held_out], data, only)
     check_files([held_out], data, only)  # the list may be for an evaluation
+    assert can_be_evaluated([*train, held_out], data, ["validation"], only)
+    assert not can_be_evaluated([*train, held_out], data, ["train"], only)
+    assert not can_be_evaluated(train, data, ["validation"], only)
     (tmp_path / f"{train[0].entry_id}.cif").touch()
     (tmp_path / f"{train[0].chain_key}_a.a3m").touch()
     check_files([*train, held_out], data, only)
