@@ -64,19 +64,11 @@ def check_there(path: Path, what: str) -> None:
         raise InputError(f"{path}: no such {what}. Correct the path")
 
 
-def _checked_shards(path: Path | None) -> Path | None:
-    """`check_there`, as a callback."""
-    if path is not None:
-        check_there(path, "shard folder")
-    return path
-
-
 ShardsOrFull = Annotated[
     Path | None,
     typer.Option(
         "--shards",
         metavar="FOLDER",
-        callback=_checked_shards,
         help="Shards that `scalefold pack` wrote. Default: made-up shards with full samples.",
     ),
 ]

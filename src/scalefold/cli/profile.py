@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardsOrFull, read_config
+from scalefold.cli.options import (
+    ConfigFiles,
+    Device,
+    Overrides,
+    ShardsOrFull,
+    check_there,
+    read_config,
+)
 
 app = typer.Typer()
 
@@ -34,6 +41,8 @@ def profile(
     Traces (*.json.gz) open in https://ui.perfetto.dev or chrome://tracing.
     """
     checked = read_config(config, set_)
+    if shards is not None:
+        check_there(shards, "shard folder")
 
     from scalefold.bench.profile import profile_step
     from scalefold.bench.synthetic_shards import given_or_full

@@ -15,6 +15,7 @@ from scalefold.cli.options import (
     Overrides,
     ShardFolder,
     ShardsOrFull,
+    check_there,
     checked_file,
     parse_variations,
     read_config,
@@ -55,6 +56,8 @@ def step(
 ) -> None:
     """Time whole training steps: by recycling count, launches, GPU-busy time, memory, FLOPs."""
     checked = read_config(config, set_)
+    if shards is not None:
+        check_there(shards, "shard folder")
 
     from scalefold.bench.step import bench_step
     from scalefold.bench.synthetic_shards import given_or_full
