@@ -19,7 +19,11 @@ def predictions(wildcards):
     if ASYNC:  # a training may end early
         checkpoints.train.get(key=key)
         step = published(key)[-1]
-    result = f"{RELAXED}/relaxations.tsv" if CONFIG.predict.relax else f"{PREDICTIONS}/.predicted"
+    result = (
+        f"{RELAXED}/relaxations.tsv"
+        if CONFIG.predict.relax
+        else f"{PREDICTIONS}/.predicted"
+    )
     return result.format(key=key, step=f"{step:08d}")
 
 
