@@ -69,7 +69,7 @@ rule relax:
     input:
         f"{PREDICTIONS}/.predicted",
     output:
-        f"{RELAXED}/relaxations.tsv",
+        touch(f"{RELAXED}/.relaxed"),
     log:
         f"{RUN}/logs/relax/{{key}}/step-{{step}}.log",
     benchmark:
@@ -110,7 +110,7 @@ use rule relax as relax_given with:
     input:
         f"{PREDICTIONS_GIVEN}/.predicted",
     output:
-        f"{RELAXED_GIVEN}/relaxations.tsv",
+        touch(f"{RELAXED_GIVEN}/.relaxed"),
     log:
         f"{RUN}/logs/relax/given.log",
     benchmark:

@@ -12,7 +12,7 @@ def predictions(wildcards):
         return []
     if CONFIG.predict.weights:
         if CONFIG.predict.relax:
-            return f"{RELAXED_GIVEN}/relaxations.tsv"
+            return f"{RELAXED_GIVEN}/.relaxed"
         return f"{PREDICTIONS_GIVEN}/.predicted"
     key, (_, config) = list(OF_KEY.items())[-1]
     step = config.training.steps
@@ -20,9 +20,7 @@ def predictions(wildcards):
         checkpoints.train.get(key=key)
         step = published(key)[-1]
     result = (
-        f"{RELAXED}/relaxations.tsv"
-        if CONFIG.predict.relax
-        else f"{PREDICTIONS}/.predicted"
+        f"{RELAXED}/.relaxed" if CONFIG.predict.relax else f"{PREDICTIONS}/.predicted"
     )
     return result.format(key=key, step=f"{step:08d}")
 
