@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +26,11 @@ T = TypeVar("T")
 # Their names since torch 2.13, and before.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+_SECONDS_BETWEEN_LOOKS: Final = 0.001
+
+_NCCL_SECONDS: Final = 30.0
+"""How much longer than a rank's host NCCL waits for the others."""
 
 
 class Gathering(Protocol):
@@ -92,6 +99,10 @@ class Ranks:
         """Whether rank 0 waits there."""
         return False
 
+    def await_device(self, event: torch.cuda.Event) -> None:
+        """Wait until the GPU has reached the event; its work before may be exchanges."""
+        event.synchronize()
+
     def limit(self, seconds: float) -> None:
         """Take ranks for dead from now on that do not answer for so long."""
 
@@ -117,6 +128,7 @@ class MeshRanks(Ranks):
         self.group, self.notes = mesh.get_group(), notes
         self.rank, self.size = mesh.get_local_rank(), mesh.size()
         self.device_type = mesh.device_type
+        self._seconds = math.inf
         self._channel = f"told/{'-'.join(map(str, mesh.mesh.flatten().tolist()))}"
         self._num_told = 0
 
@@ -195,9 +207,21 @@ class MeshRanks(Ranks):
         """See `Ranks`."""
         return self.notes.is_done(0)
 
+    def await_device(self, event: torch.cuda.Event) -> None:
+        """See `Ranks`."""
+        deadline = time.monotonic() + self._seconds
+        while not event.query():
+            if time.monotonic() > deadline:
+                with self.notes.loss_explained():
+                    raise RuntimeError(f"the GPU has waited for {self._seconds:g} s")
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
     def limit(self, seconds: float) -> None:
         """See `Ranks`."""
-        self.group.set_timeout(timedelta(seconds=seconds))
+        # NCCL ends the process without a word of who is lost, so `await_device` comes first.
+        later = _NCCL_SECONDS if self.device_type == "cuda" else 0
+        self.group.set_timeout(timedelta(seconds=seconds + later))
+        self._seconds = seconds
         self.notes.limit(seconds)
 
 

@@ -197,7 +197,7 @@ class Run:
         """Read the numbers of all steps but the last ``leave``."""
         while len(self._unread) > leave:
             unread = self._unread.popleft()
-            numbers = unread.readback.get()
+            numbers = unread.readback.get(self._mesh.world)
             seconds = unread.readback.ended.seconds_since(self._last_read)
             self._last_read = unread.readback.ended
             if not self._met:  # from now on no rank compiles

@@ -13,6 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from scalefold.parallel.ranks import ALONE, Ranks
+
 LENGTH: Final = 64
 """Length of the vector that ranks exchange. A rank that could not make a step sends the same
 length.
@@ -139,10 +141,10 @@ class DeviceTime:
             self._event = torch.cuda.Event(enable_timing=True)
             self._event.record()
 
-    def wait(self) -> None:
-        """Wait for that work."""
+    def wait(self, ranks: Ranks = ALONE) -> None:
+        """Wait for that work, which may exchange with these ranks."""
         if self._event is not None:
-            self._event.synchronize()
+            ranks.await_device(self._event)
 
     def seconds_since(self, earlier: DeviceTime) -> float:
         """Time since an earlier time of the same device; both must have been waited for."""
@@ -178,9 +180,15 @@ class Readback:
             self._host = flat
         self.ended = DeviceTime(flat.device)
 
-    def get(self) -> HostNumbers:
-        """Wait for the copy and return the numbers."""
-        self.ended.wait()
+    def get(self, ranks: Ranks = ALONE) -> HostNumbers:
+        """Wait for the copy and return the numbers.
+
+        Raises
+        ------
+        RankLostError
+            If one of these ranks does not answer.
+        """
+        self.ended.wait(ranks)
         exchanged = self._host[:LENGTH].tolist()
         norm, finite = self._host[LENGTH : LENGTH + 2].tolist()
         rows = self._host[LENGTH + 2 :].view(self._shape).tolist()

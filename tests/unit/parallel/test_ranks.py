@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from scalefold.errors import RankLostError
+from scalefold.parallel.notes import Notes
+from scalefold.parallel.ranks import MeshRanks
+
+
+@pytest.fixture
+def ranks() -> Iterator[MeshRanks]:
+    """The first of two ranks, whose second never comes."""
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        assert dist.group.WORLD is not None
+        yield MeshRanks(DeviceMesh.from_group(dist.group.WORLD, "cpu"), Notes(store, 0, 2))
+    finally:
+        dist.destroy_process_group()
+
+
+class Event:
+    """A GPU's event that is reached after so many questions."""
+
+    def __init__(self, questions: float) -> None:
+        self.left = questions
+
+    def query(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_a_gpu_that_waits_for_ever_names_the_rank_that_is_silent(ranks: MeshRanks) -> None:
+    never: Any = Event(float("inf"))
+    ranks.limit(0.1)
+    with pytest.raises(RankLostError, match=r"rank 0.*rank 1 gave no sign"):
+        ranks.await_device(never)
+
+
+def test_a_gpu_may_take_as_long_as_the_limit(ranks: MeshRanks) -> None:
+    soon: Any = Event(5)
+    ranks.await_device(soon)
+    assert soon.left < 0
