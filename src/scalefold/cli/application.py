@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,7 +91,9 @@ def _errors_printed() -> Iterator[None]:
         raise typer.Exit(EXIT_INPUT_ERROR) from None
     except RankLostError as error:
         _print_error(str(error))
-        raise typer.Exit(EXIT_ERROR) from None
+        # A GPU that waits for the lost rank would have the interpreter wait too, at its end.
+        sys.stdout.flush()
+        os._exit(EXIT_ERROR)
     except OSError as error:
         message = _explain(error)
         if message is None:
