@@ -49,7 +49,7 @@ def run_summary(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Ite
             f"{first_few([row.chain_key for row in lacking])}"
         )
     else:
-        yield "files: no chain lacks a structure or all alignments"
+        yield "files: all listed chains have the files that they need"
     buckets = num_buckets(config, chains)
     yield f"jobs: {num_jobs(stages, buckets)}, with {counted(buckets, 'bucket')}"
     unused = set() if searched else {row.chain_key for row in lacking or ()}
