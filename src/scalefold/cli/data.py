@@ -83,8 +83,8 @@ def fetch(
         return
     summary = raw_fetch.fetch(chains, loaded.data, out, only=only, bucket=bucket, shared=shared)
     typer.echo(
-        f"{out}: {len(summary.complete)} of {len(chains)} chains complete, "
-        f"{summary.num_files} files, {summary.num_bytes / 1e6:.1f} MB"
+        f"{out}: {len(summary.complete):,} of {len(chains):,} chains complete, "
+        f"{summary.num_files:,} of {summary.num_asked:,} files, {summary.num_bytes / 1e6:,.1f} MB"
     )
     for root, reasons in summary.failures.items():
         typer.echo(
