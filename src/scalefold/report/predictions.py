@@ -124,6 +124,7 @@ def _structure(folder: Path, record: Mapping[str, Any]) -> Structure:
         record["name"],
         split="",
         place="",
+        observed=None,
         lddt_ca=None,
         mean_plddt=best["mean_plddt"],
         lddt=[],
