@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from scalefold.cli.options import Overrides, Stage, parse_overrides, read_stage
-from scalefold.errors import InputError
+from scalefold.errors import InputError, counted
 
 _PRESET: Final = "mlperf"
 _GPUS: Final = (1, 8, 64, 256, 512, 1024, 2080)
@@ -152,8 +152,9 @@ def _print(content: dict[str, Any]) -> None:
     console.print(table)
     sizes, assumed = content["checkpoint_bytes"], content["assumed"]
     typer.echo(
-        f"{content['steps']:,} steps, {content['samples']:,} samples; {len(sizes)} checkpoints of "
-        f"{sizes[0] / 1e9:.1f} GB, {sum(sizes) / 1e9:,.1f} GB in all\n"
+        f"{content['steps']:,} steps, {content['samples']:,} samples; "
+        f"{counted(len(sizes), 'checkpoint')} of {sizes[0] / 1e9:.1f} GB, "
+        f"{sum(sizes) / 1e9:,.1f} GB in all\n"
         f"assumed: {assumed['kind']} with {assumed['memory_gib']:.0f} GiB, "
         f"{assumed['watts']:,.0f} W and {assumed['price']:g} an hour for each GPU; "
         f"{assumed['node_gpus']} GPUs and "
