@@ -12,10 +12,10 @@ import yaml
 from tests.workflow import forked
 
 from scalefold.config import load_stages
+from scalefold.plan.run_summary import num_buckets, num_jobs
 from scalefold.raw.chains import read_chains
 from scalefold.shards.bucket_count import default_bucket_count
 from scalefold.shards.buckets import bucket_of
-from scalefold.train.run_summary import num_buckets, num_jobs
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,6 @@ from scalefold.raw.chains import Split
 
 MOST_VALIDATION: Final = 200
 RELATIVE: Final = "relatives of a validation chain"
-_UNDATED: Final = "release date unknown (structures, as one more source, may have it)"
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,9 @@ def choose(candidates: Iterable[Candidate], rules: Rules) -> Choice:
         _thin_out(early, rules.num_train, choice)
     later = sum(chain.chain_key not in choice.splits for chain in late)
     if later:
-        choice.taken[f"released after {rules.train_until}, and not chosen for validation"] = later
+        hint = " (--validation says how many are)" if rules.validation is None else ""
+        reason = f"released after {rules.train_until}, and not chosen for validation{hint}"
+        choice.taken[reason] = later
     return choice
 
 
@@ -207,8 +208,11 @@ def _by_date(
             "`scalefold fetch -c CONFIG --only structures --out RAW` for it, and repeat this "
             "command with RAW/mmcif as one more source"
         )
-    if undated := len(chains) - len(early) - len(late):
-        taken[_UNDATED] = undated
+    if undated := [chain for chain in chains if chain.release_date is None]:
+        # A chain of a structure has a label: so the structure was read, and says no date.
+        hint = any(chain.label is None for chain in undated)
+        more = " (structures, as one more source, may have it)" if hint else ""
+        taken[f"release date unknown{more}"] = len(undated)
     return early, late
 
 

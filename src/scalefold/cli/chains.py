@@ -152,6 +152,7 @@ def chains(
                 "https://github.com/mlcommons/hpc"
             )
         rules = Rules.mlperf()
+    before = out.read_bytes() if out.is_file() else None
     made = make_chain_list(
         sources,
         _clusters(clusters),
@@ -162,7 +163,8 @@ def chains(
         jobs=jobs,
     )
     Console().print(summary_table(made.chains, made.choice.splits))
-    _say(made, out)
+    is_other = before is not None and before != out.read_bytes()
+    _say(made, f"replaced {out}" if is_other else str(out))
     if preset == "mlperf":
         counts = list(made.choice.splits.values())
         typer.echo(
@@ -189,8 +191,8 @@ def _date(text: str | None) -> datetime.date | None:
         raise InputError(f"--train-until {text}: no day such as 2021-09-30 ({error})") from error
 
 
-def _say(made: ChainList, out: Path) -> None:
-    typer.echo(f"{out}: {len(made.choice.splits):,} of {len(made.chains):,} chains listed")
+def _say(made: ChainList, what: str) -> None:
+    typer.echo(f"{what}: {len(made.choice.splits):,} of {len(made.chains):,} chains listed")
     for reason, count in made.choice.taken.items():
         typer.echo(f"{count:>10,}  {reason}")
     if made.assigned is not None:

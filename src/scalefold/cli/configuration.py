@@ -65,10 +65,10 @@ def check(
     from scalefold.config import check_image, check_initial_weights, load_stages, run_key
     from scalefold.io.atomic import check_writable
     from scalefold.launcher import check_layout, training_processes
+    from scalefold.plan.run_summary import run_summary
     from scalefold.raw.chain_files import can_be_evaluated, check_files, check_mirrors
     from scalefold.raw.chains import check_trainable, leaking_clusters, read_chains
     from scalefold.search.steps import check_step
-    from scalefold.train.run_summary import run_summary
 
     stages = load_stages(config, parse_overrides(set_ or []))
     loaded = next(iter(stages.values()))

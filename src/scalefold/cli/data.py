@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scalefold.cli.options import ConfigFiles, Overrides, check_there, read_config
-from scalefold.errors import InputError, listed
+from scalefold.errors import InputError, counted, listed
 
 if TYPE_CHECKING:
     from scalefold.raw.chains import Rejected
@@ -83,12 +83,12 @@ def fetch(
         return
     summary = raw_fetch.fetch(chains, loaded.data, out, only=only, bucket=bucket, shared=shared)
     typer.echo(
-        f"{out}: {len(summary.complete)} of {len(chains)} chains complete, "
-        f"{summary.num_files} files, {summary.num_bytes / 1e6:.1f} MB"
+        f"{out}: {len(summary.complete):,} of {len(chains):,} chains complete, "
+        f"{summary.num_files:,} of {summary.num_asked:,} files, {summary.num_bytes / 1e6:,.1f} MB"
     )
     for root, reasons in summary.failures.items():
         typer.echo(
-            f"{root} failed for {_counted(len(reasons), 'file')}; another mirror or an earlier "
+            f"{root} failed for {counted(len(reasons), 'file')}; another mirror or an earlier "
             f"fetch gave them. The first failure: {reasons[0]}",
             err=True,
         )
@@ -102,10 +102,6 @@ def fetch(
             f"the same sequence, if there is one:{listed([r.chain_key for r in unaligned])}",
             err=True,
         )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _say_plan(plan: FetchPlan, out: Path) -> None:
@@ -276,5 +272,5 @@ def verify(
         about = "" if path in problem.message else f"{path}: "
         typer.echo(f"{about}{problem.message}", err=True)
     if problems:
-        raise InputError(f"{shards}: {_counted(len(problems), 'problem')}, listed above")
+        raise InputError(f"{shards}: {counted(len(problems), 'problem')}, listed above")
     typer.echo(f"{shards}: all files, rows and references are sound")

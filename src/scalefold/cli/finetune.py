@@ -142,8 +142,8 @@ def finetune(
     from scalefold.finetune.prepare import prepare
     from scalefold.finetune.request import Request
     from scalefold.finetune.settings import evaluates_beside, snakemake_command
+    from scalefold.plan.run_summary import run_summary
     from scalefold.raw.chains import check_trainable, read_chains
-    from scalefold.train.run_summary import run_summary
 
     overrides = merge(read_files(config or [], {})[0], parse_overrides(set_ or []))
     request = Request(

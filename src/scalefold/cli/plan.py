@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from scalefold.cli.options import Overrides, Stage, parse_overrides, read_stage
-from scalefold.errors import InputError
+from scalefold.errors import InputError, counted
 
 _PRESET: Final = "mlperf"
 _GPUS: Final = (1, 8, 64, 256, 512, 1024, 2080)
@@ -85,7 +85,8 @@ def plan(
     """Estimate a training: step time, days, GPU hours, energy, cost and memory, by number of GPUs.
 
     The estimate rests on recorded steps, on exchanges counted on the code, and on assumptions that
-    options change. The last column names what no record covers.
+    options change. The last column names what no record covers. Memory is the most that each GPU
+    needs: training.recomputation auto keeps a reserve of 15 % and 1 GiB.
     """
     from scalefold.config import preset_config
 
@@ -102,8 +103,8 @@ def plan(
     from scalefold.ops.triton import triton_version
     from scalefold.plan.calibration import Calibration
     from scalefold.plan.rows import Planner
+    from scalefold.plan.run_summary import checkpoint_bytes
     from scalefold.plan.timing import Cluster
-    from scalefold.train.run_summary import checkpoint_bytes
 
     known = Calibration.read(record or [])
     if fabric not in known.fabrics:
@@ -114,11 +115,12 @@ def plan(
     cluster = Cluster(kind, node_gpus, known.fabrics[fabric], gib, watts, price)
     if triton_version() is None:
         typer.echo(
-            "warning: memory is counted for plain PyTorch, which needs more than the GPU kernels, "
-            "since Triton is not installed here. To count the kernels' memory: pip install triton",
+            "warning: memory without a record is counted for plain PyTorch, which needs more than "
+            "the GPU kernels, since Triton is not installed here. To count the kernels' memory: "
+            "pip install triton",
             err=True,
         )
-    typer.echo("counting memory and exchanges takes one to four minutes", err=True)
+    typer.echo("counting what no record says takes up to four minutes", err=True)
     planner = Planner(settings, cluster, known)
     rows = [planner.fastest(number) for number in gpus or _GPUS]
     if gpus and len(gpus) == 1:
@@ -150,8 +152,9 @@ def _print(content: dict[str, Any]) -> None:
     console.print(table)
     sizes, assumed = content["checkpoint_bytes"], content["assumed"]
     typer.echo(
-        f"{content['steps']:,} steps, {content['samples']:,} samples; {len(sizes)} checkpoints of "
-        f"{sizes[0] / 1e9:.1f} GB, {sum(sizes) / 1e9:,.1f} GB in all\n"
+        f"{content['steps']:,} steps, {content['samples']:,} samples; "
+        f"{counted(len(sizes), 'checkpoint')} of {sizes[0] / 1e9:.1f} GB, "
+        f"{sum(sizes) / 1e9:,.1f} GB in all\n"
         f"assumed: {assumed['kind']} with {assumed['memory_gib']:.0f} GiB, "
         f"{assumed['watts']:,.0f} W and {assumed['price']:g} an hour for each GPU; "
         f"{assumed['node_gpus']} GPUs and "

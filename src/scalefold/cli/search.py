@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scalefold.cli.options import ConfigFiles, Overrides, ShardFolder, parse_part, read_config
-from scalefold.errors import InputError
+from scalefold.errors import InputError, counted
 
 if TYPE_CHECKING:
     from scalefold.raw.chains import Rejected
@@ -88,7 +88,7 @@ def unaligned(
 
     records = listing.unaligned(read_config(config, set_), raw, shards)
     write_bytes(out, "".join(f">{r.name}\n{r.sequence}\n" for r in records).encode())
-    typer.echo(f"{out}: {len(records):,} sequences have no alignment")
+    typer.echo(f"{out}: {counted(len(records), 'sequence')} without an alignment")
 
 
 @app.command(

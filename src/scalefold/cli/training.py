@@ -20,7 +20,7 @@ from scalefold.cli.options import (
     read_stage,
 )
 from scalefold.cli.sharing import leading
-from scalefold.errors import InputError
+from scalefold.errors import InputError, counted
 
 if TYPE_CHECKING:
     from scalefold.config import Config
@@ -258,7 +258,7 @@ def evaluate(
             raise InputError("--follow goes without --split and --structures")
         chosen = torch_device(device)
         steps = follow_training(loaded, weights, shards, out, chosen, console)
-        typer.echo(f"{out}: evaluated {len(steps)} checkpoints of {weights}")
+        typer.echo(f"{out}: evaluated {counted(len(steps), 'checkpoint')} of {weights}")
         return
     with leading(device) as predictors:
         if predictors is None:

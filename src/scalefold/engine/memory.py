@@ -81,7 +81,7 @@ def choose_checkpointing(
     free : int or None
         See `least_free_bytes`. The memory of a CPU is not known: there, auto is none.
     degree, owners : int
-        See `bytes_needed`.
+        See `peak_bytes`.
     """
     setting = config.training.recomputation
     if setting != "auto":
@@ -90,7 +90,7 @@ def choose_checkpointing(
         return "none"
     needs = {}
     for mode in MODES:
-        needs[mode] = bytes_needed(config, ops, mode, degree, owners)
+        needs[mode] = with_reserve(peak_bytes(config, ops, mode, degree, owners))
         if needs[mode] <= free:
             break
     needed = ", ".join(f"{name} {_gib(need)}" for name, need in needs.items())
@@ -159,12 +159,13 @@ def _number(device: torch.device) -> int:
     return torch.cuda.current_device() if device.index is None else device.index
 
 
-def bytes_needed(
-    config: Config,
-    ops: Ops,
-    checkpointing: ActivationCheckpointing,
-    degree: int = 1,
-    owners: int = 1,
+def with_reserve(peak: int) -> int:
+    """Memory that must be free for a process that has so much at its peak."""
+    return int(peak * (1 + _RESERVE)) + _BESIDES
+
+
+def peak_bytes(
+    config: Config, ops: Ops, checkpointing: ActivationCheckpointing, degree: int, owners: int
 ) -> int:
     """Memory of a training process: parameters, their optimiser, and its share of a sample's pass.
 
@@ -173,9 +174,8 @@ def bytes_needed(
     """
     with FakeTensorMode():
         parameters = sum(p.numel() for p in AlphaFold(config.model).parameters())
-    needed = pass_memory(config, ops, checkpointing, degree).peak
-    needed += parameters * (_BYTES_A_PARAMETER + _BYTES_DIVIDED // owners)
-    return int(needed * (1 + _RESERVE)) + _BESIDES
+    state = parameters * (_BYTES_A_PARAMETER + _BYTES_DIVIDED // owners)
+    return pass_memory(config, ops, checkpointing, degree).peak + state
 
 
 def pass_memory(

@@ -1,6 +1,7 @@
 """The few chains of an evaluation whose structures are kept for the report.
 
-Of each split the best, the median and the worst chain by lDDT-C-alpha. The evaluation's file holds
+Of each split the best, the median and the worst chain by lDDT-C-alpha. Chains with less than half
+of their residues observed are chosen only if there are no others. The evaluation's file holds
 their backbones as float32 in base64: about 40 kB for 300 residues, predicted and true together.
 """
 
@@ -112,6 +113,7 @@ def shown_chains(
     found = []
     for split in dict.fromkeys(chain["split"] for chain in chains):
         scored = [c for c in chains if c["split"] == split and c["lddt_ca"] is not None]
+        scored = [c for c in scored if 2 * c["observed"] >= c["length"]] or scored
         scored.sort(key=lambda chain: -chain["lddt_ca"])
         places = {"best": 0, "median": len(scored) // 2, "worst": len(scored) - 1}
         taken: set[str] = set()

@@ -98,12 +98,13 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
     write_settings(request.settings, tree, request.command, about)
     number = alignments.num_queries
     queries = f"; for {counted(number, 'chain')} the sequence alone" if number else ""
+    where = f", see {request.rejected}" if rejected else ""
     facts = (
         f"weights: {request.weights}: {weights.model}, {weights.num_parameters:,} parameters",
         f"structures: {counted(structures.num_files, 'file')} with "
         f"{counted(len(structures.sequences), 'protein chain')}",
         f"alignments: {', '.join(alignments.data['alignments'])}{queries}",
-        f"left out: {len(rejected)}" + (f", see {request.rejected}" if rejected else ""),
+        f"left out of the list: {len(rejected)}{where}",
         *listing.warnings,
     )
     return Prepared(_unusable(rejected), facts)

@@ -1,1 +1,1 @@
-"""How long a training takes on GPUs that one does not have yet: from records and a small model."""
+"""What a training takes, before it begins: a summary of a run, and a plan for GPUs not yet had."""

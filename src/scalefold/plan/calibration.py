@@ -31,6 +31,8 @@ class Step:
         GPUs that share the sample.
     seconds : list of float
         By recycling count, from 0.
+    gib : float or None
+        The most memory that a process had, if its record says so and the code still takes as much.
     exchange : str or None
         How they exchanged, as in ``parallel.exchange``; None of one GPU.
     """
@@ -42,11 +44,13 @@ class Step:
     seconds: list[float]
     source: str
     exchange: str | None = None
+    gib: float | None = None
 
     @property
     def passes(self) -> tuple[float, float]:
         """Seconds of the last pass with all that comes once a step, and of each pass before it."""
-        return self.seconds[0], (self.seconds[-1] - self.seconds[0]) / (len(self.seconds) - 1)
+        further, last = np.polyfit(range(len(self.seconds)), self.seconds, 1)
+        return float(last), float(further)
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def read_steps(file: Path) -> Iterator[Step]:
             for who, dap, exchange in measured:
                 yield Step(
                     record["device"], tuple(sizes), modes[who], dap, seconds[who], str(file),
-                    exchange,
+                    exchange, record.get("peak_memory_gib", {}).get(who),
                 )  # fmt: skip
     except OSError as error:
         raise InputError(

@@ -9,7 +9,7 @@ from typing import Final
 
 from scalefold.config.schema import Config
 from scalefold.engine.activation_checkpointing import ActivationCheckpointing
-from scalefold.engine.memory import MODES, bytes_needed
+from scalefold.engine.memory import MODES, peak_bytes, with_reserve
 from scalefold.errors import InputError
 from scalefold.ops import TORCH
 from scalefold.ops.triton import triton_ops, triton_version
@@ -23,8 +23,9 @@ DEGREES: Final = (1, 2, 4, 8)
 class Row:
     """One way: ``data`` groups of ``dap`` GPUs, each group with so many ``samples`` of a step.
 
-    Of the ``gpus`` that are there, as many are ``used`` as train. ``efficiency`` is the speed of
-    each, against one that trains alone. ``extrapolated`` is what no record covers.
+    Of the ``gpus`` that are there, as many are ``used`` as train. ``memory_gib`` is the most that
+    each needs, without a reserve. ``efficiency`` is the speed of each, against one that trains
+    alone. ``extrapolated`` is what no record covers.
     """
 
     gpus: int
@@ -64,12 +65,12 @@ class Planner:
             if not (mode := self._fitting(dap, owners)):
                 continue
             beyond = {
-                "DAP": dap > 1 and not self._timing.is_recorded("none", dap),
-                "recomputation": not self._timing.is_recorded(mode, 1),
+                "DAP": dap > 1 and not self._timing.recorded("none", dap),
+                "recomputation": not self._timing.recorded(mode, 1),
                 "network": data * dap > self._cluster.node_gpus,
             }
             marks = tuple(name for name, is_so in beyond.items() if is_so)
-            seconds, gib = self._timing.step(data, dap, mode), self._memory_gib(mode, dap, owners)
+            seconds, gib = self._timing.step(data, dap, mode), self._peak(mode, dap, owners) / 2**30
             yield self._row(gpus, data, dap, mode, gib, seconds, marks)
 
     def fastest(self, gpus: int) -> Row:
@@ -109,13 +110,17 @@ class Planner:
         )  # fmt: skip
 
     def _fitting(self, dap: int, owners: int = 1) -> ActivationCheckpointing | None:
-        """The least recomputation that fits, as ``training.recomputation: auto`` takes it."""
-        setting = self._config.training.recomputation
-        modes = MODES if setting == "auto" else (setting,)
-        most = self._cluster.memory_gib
-        return next((m for m in modes if self._memory_gib(m, dap, owners) <= most), None)
+        """``training.recomputation``, if it fits; auto is the least that fits with its reserve."""
+        setting, most = self._config.training.recomputation, int(self._cluster.memory_gib * 2**30)
+        if setting != "auto":
+            return setting if self._peak(setting, dap, owners) <= most else None
+        fits = (m for m in MODES if with_reserve(self._peak(m, dap, owners)) <= most)
+        return next(fits, None)
 
     @cache  # noqa: B019 - as long as the plan
-    def _memory_gib(self, mode: ActivationCheckpointing, dap: int, owners: int) -> float:
+    def _peak(self, mode: ActivationCheckpointing, dap: int, owners: int) -> int:
+        """The most bytes of memory in each GPU: recorded, or else counted."""
+        if owners == 1 and (gib := self._timing.recorded_gib(mode, dap)):
+            return int(gib * 2**30)
         ops = triton_ops() if triton_version() else TORCH
-        return bytes_needed(self._config, ops, mode, dap, owners) / 2**30
+        return peak_bytes(self._config, ops, mode, dap, owners)

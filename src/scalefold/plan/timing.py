@@ -22,7 +22,7 @@ from scalefold.errors import InputError
 from scalefold.parallel.buckets import BUCKET_ELEMENTS
 from scalefold.plan.calibration import SIZES, Calibration, Step, fitted
 from scalefold.plan.exchanges import Exchanges, count_exchanges
-from scalefold.train.run_summary import num_parameters
+from scalefold.plan.run_summary import num_parameters
 
 _GRADIENT_BYTES: Final = 4
 _COUNTED_DEGREE: Final = 8
@@ -61,7 +61,7 @@ class Timing:
         steps = known.of_kind(cluster.kind)
         self._own = [step for step in steps if step.sizes == self._sizes]
         self._others = [step for step in steps if step.sizes != self._sizes]
-        if not self.is_recorded("none", 1) or config.model != type(config.model)():
+        if not self.recorded("none", 1) or config.model != type(config.model)():
             kinds = ", ".join(dict.fromkeys(step.device for step in known.steps))
             sizes = ", ".join(f"{key} {size}" for key, size in zip(SIZES, self._sizes))
             raise InputError(
@@ -71,10 +71,17 @@ class Timing:
             )
         self._parameters = num_parameters(config)
 
-    def is_recorded(self, mode: ActivationCheckpointing, dap: int) -> bool:
-        """Whether a step of such samples was recorded so."""
+    def recorded(self, mode: ActivationCheckpointing, dap: int) -> Step | None:
+        """The step of such a sample that was recorded on this kind of GPU."""
         steps = self._exchanging_alike(self._own)
-        return any((step.recomputation, step.dap) == (mode, dap) for step in steps)
+        return next((s for s in steps if (s.recomputation, s.dap) == (mode, dap)), None)
+
+    def recorded_gib(self, mode: ActivationCheckpointing, dap: int) -> float | None:
+        """The most memory of each GPU in such a step, which other kinds of GPUs need as well."""
+        wanted = (self._sizes, mode, dap)
+        steps = self._exchanging_alike([*self._own, *self._known.steps])
+        alike = (s.gib for s in steps if (s.sizes, s.recomputation, s.dap) == wanted)
+        return next(filter(None, alike), None)
 
     def step(self, data: int, dap: int, mode: ActivationCheckpointing) -> float:
         """Seconds of a step: all samples, divided among ``data`` groups of ``dap`` GPUs."""
@@ -85,11 +92,14 @@ class Timing:
         return samples * self.sample(dap, mode) + together + self._known.wait_of_slowest(data)
 
     def sample(self, dap: int, mode: ActivationCheckpointing) -> float:
-        """Mean seconds of a sample on the GPUs that share it."""
-        count = self._config.training.max_recycling / 2
-        last, further = (self._computed(number, dap) for number in (0, 1))
-        exchanged = self._exchanged(self._sizes, mode, dap)
-        return last * self._slower(mode) + exchanged[0] + count * (further + exchanged[1])
+        """Mean seconds of a sample on the GPUs that share it: recorded, or else computed."""
+        if step := self.recorded(mode, dap):
+            last, further = step.passes
+        else:
+            exchanged = self._exchanged(self._sizes, mode, dap)
+            last = self._computed(0, dap) * self._slower(mode) + exchanged[0]
+            further = self._computed(1, dap) + exchanged[1]
+        return last + self._config.training.max_recycling / 2 * further
 
     def gradient_sum(self, gpus: int) -> float:
         """Seconds of the sum of gradients: inside nodes, and between them."""

@@ -71,8 +71,8 @@ class FetchSummary:
         reason of each file. A mirror that merely lacks a file has not failed.
     num_searched
         Chains for which alignments and template hits were asked.
-    num_files, num_bytes
-        Files now there for the complete chains, and their size.
+    num_asked, num_files, num_bytes
+        Files that were asked for, those now there, and their size.
     """
 
     complete: tuple[str, ...]
@@ -80,6 +80,7 @@ class FetchSummary:
     absent: dict[str, tuple[str, ...]]
     failures: dict[str, tuple[str, ...]]
     num_searched: int
+    num_asked: int
     num_files: int
     num_bytes: int
 
@@ -181,7 +182,7 @@ def _run(
         TextColumn("fetch"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("files, {task.fields[megabytes]:.1f} MB"),
+        TextColumn("files asked for, {task.fields[megabytes]:.1f} MB"),
         TimeRemainingColumn(),
         console=console or Console(stderr=True),
     )
@@ -275,7 +276,7 @@ def _judge(
     rejected: list[Rejected] = []
     absent: dict[str, list[str]] = {}
     num_searched = 0
-    kept: dict[Path, int] = {}
+    there = [result.num_bytes for result in results.values() if isinstance(result, FetchedFile)]
     for row in chains:
         group = files[row.chain_key]
         outcome = {file.local: results[file.local] for file in group}
@@ -289,17 +290,15 @@ def _judge(
             rejected.append(Rejected(row.chain_key, STAGE, faults[row.chain_key][0].reason))
         else:
             complete.append(row.chain_key)
-            for path, result in outcome.items():
-                if isinstance(result, FetchedFile):
-                    kept[path] = result.num_bytes
     return FetchSummary(
         complete=tuple(complete),
         rejected=tuple(rejected),
         absent={name: tuple(keys) for name, keys in absent.items()},
         failures=_failures(results.values()),
         num_searched=num_searched,
-        num_files=len(kept),
-        num_bytes=sum(kept.values()),
+        num_asked=len(results),
+        num_files=len(there),
+        num_bytes=sum(there),
     )
 
 

@@ -14,6 +14,7 @@ import torch
 
 from scalefold import __version__
 from scalefold.chem.residues import CA, C, N, O
+from scalefold.errors import counted
 from scalefold.evaluate.shown import on_principal_axes
 from scalefold.io.atomic import write_bytes
 from scalefold.predict.model_cif import read_model_cif
@@ -55,7 +56,8 @@ def write_predictions(
     InputError
         The page cannot be written.
     """
-    logger.info("writing %s; for many predictions, this takes a minute", out / PAGE_FILE)
+    number = counted(sum(outcome.record is not None for outcome in outcomes), "prediction")
+    logger.info("writing %s, of %s", out / PAGE_FILE, number)
     content = {
         "name": out.resolve().name,
         "outcomes": outcomes,
@@ -124,6 +126,7 @@ def _structure(folder: Path, record: Mapping[str, Any]) -> Structure:
         record["name"],
         split="",
         place="",
+        observed=None,
         lddt_ca=None,
         mean_plddt=best["mean_plddt"],
         lddt=[],

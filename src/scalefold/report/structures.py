@@ -25,6 +25,8 @@ class Structure:
     ----------
     chain_key, split, place : str
         ``place`` in its split is best, median or worst. A prediction alone has neither.
+    observed : int or None
+        Residues with a C-alpha in the experiment. None of a prediction alone.
     lddt_ca, mean_plddt : float or None
         0 to 1, and 0 to 100.
     lddt, plddt : list of (float or None)
@@ -39,6 +41,7 @@ class Structure:
     chain_key: str
     split: str
     place: str
+    observed: int | None
     lddt_ca: float | None
     mean_plddt: float | None
     lddt: Row
@@ -64,6 +67,7 @@ def structures(evaluation: Mapping[str, Any]) -> list[Structure]:
                 shown["chain_key"],
                 shown["split"],
                 shown["place"],
+                chain.get("observed"),
                 chain["lddt_ca"],
                 chain["mean_plddt"],
                 [None if value is None else 100.0 * value for value in residues["lddt_ca"]],

@@ -46,8 +46,8 @@ def describe_folder(path: Path, console: Console) -> None:
     facts.add_row("schema version", str(manifest.schema_version))
     facts.add_row("configuration (data, shards)", manifest.config_hash)
     source = manifest.source
-    facts.add_row("raw files", f"{source.files:,} files, {source.bytes:,} bytes")
-    facts.add_row("raw files, sha256", source.sha256[:16])
+    facts.add_row("raw files packed", f"{source.files:,} files, {source.bytes:,} bytes")
+    facts.add_row("their sha256", source.sha256[:16])
     for name, count in manifest.counts.items():
         facts.add_row(name, f"{count:,}")
     lengths = reader.index["length"].to_numpy()

@@ -112,6 +112,17 @@ def test_given_validation_chains() -> None:
     assert "validation" not in choice.splits.values()
 
 
+def test_structures_are_no_hint_for_what_structures_do_not_say() -> None:
+    """A chain that was read from a structure has a label."""
+    dated = Candidate("1abc_A", "MK", release_date=CUT)
+    undated = Candidate("2abc_A", "MKV", label="A")
+    rules = Rules(train_until=CUT, num_validation=0)
+    (known,) = choose([dated, undated], rules).taken
+    (hinted,) = choose([dated, undated, Candidate("3abc_A", "MKVL")], rules).taken
+    assert hinted.startswith(known)
+    assert "structures" in hinted.removeprefix(known)
+
+
 def test_a_random_part_is_of_whole_clusters() -> None:
     for seed in range(5):
         chains = archive(seed)

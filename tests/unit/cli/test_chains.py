@@ -185,3 +185,10 @@ def test_a_dry_run_of_fetch_writes_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert not out.exists()
     nowhere = "data.mirrors.mmcif=[http://127.0.0.1:9]"
     assert run("fetch", "-c", DEMO, "-s", nowhere, "--out", str(out), "-n").exit_code == 2
+
+
+def test_a_list_of_other_content_that_is_replaced_is_named_so(tmp_path: Path) -> None:
+    out = tmp_path / "chains.tsv"
+    command = ["chains", str(MIRROR / "wwpdb"), "--clusters", "none", "-o", str(out)]
+    said = [run(*command, "--validation", number).output for number in ("1", "1", "2")]
+    assert ["replaced" in text for text in said] == [False, False, True]

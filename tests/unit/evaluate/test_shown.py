@@ -42,7 +42,8 @@ def test_best_median_and_worst_of_each_split_and_each_chain_once(compare):
     kept = {f"{i}abc_A": backbones(compare("1lcd_A", "drift:1")) for i in range(8)}
     scores = [("0abc_A", "train", 0.5), ("1abc_A", "train", 0.9), ("2abc_A", "train", None)]
     scores += [(f"{i}abc_A", "validation", 0.1 * i) for i in range(3, 8)]
-    chains = [{"chain_key": key, "split": split, "lddt_ca": s} for key, split, s in scores]
+    size = {"length": 51, "observed": 26}
+    chains = [{"chain_key": key, "split": split, "lddt_ca": s, **size} for key, split, s in scores]
     found = shown_chains(chains, kept)
     assert [(one["chain_key"], one["split"], one["place"]) for one in found] == [
         ("1abc_A", "train", "best"),
@@ -53,6 +54,16 @@ def test_best_median_and_worst_of_each_split_and_each_chain_once(compare):
     ]
     assert points(found[0]["true"]).shape == (51, 4, 3)
     assert len(found[0]["sequence"]) == 51
+
+
+def test_chains_that_are_mostly_not_observed_are_shown_only_where_no_others_are(compare):
+    kept = {f"{i}abc_A": backbones(compare("1lcd_A", "drift:1")) for i in range(3)}
+    chains = [
+        {"chain_key": key, "split": "train", "lddt_ca": 0.5, "length": 51, "observed": number}
+        for key, number in zip(kept, (51, 26, 25))
+    ]
+    assert [one["chain_key"] for one in shown_chains(chains, kept)] == ["0abc_A", "1abc_A"]
+    assert [one["chain_key"] for one in shown_chains(chains[2:], kept)] == ["2abc_A"]
 
 
 def test_atoms_that_were_not_observed_are_not_shown(compare):
@@ -98,7 +109,8 @@ def test_maps_are_written_in_eighths_of_an_angstrom(compare):
     comparison = compare("5pti_A", "noise:0")
     logits = torch.zeros(58, 58, 64)
     kept = {"5pti_A": backbones(comparison, pair_maps(logits, None, 58, 31.0))}
-    (one,) = shown_chains([{"chain_key": "5pti_A", "split": "train", "lddt_ca": 1.0}], kept)
+    chain = {"chain_key": "5pti_A", "split": "train", "lddt_ca": 1.0, "length": 58, "observed": 58}
+    (one,) = shown_chains([chain], kept)
     assert set(one["maps"]) == {"distance", "true_distance"}
     written = np.frombuffer(base64.b64decode(one["maps"]["true_distance"]), np.uint8)
     expected = np.minimum(kept["5pti_A"].distance.numpy() * MAP_SCALE, 254)

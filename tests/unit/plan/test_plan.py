@@ -138,7 +138,9 @@ def test_the_calibration_is_in_the_records(known: Calibration) -> None:
         file = Path(__file__).parents[3] / step.source.split(",")[0]
         if file.suffix == ".json":
             cited += 1
-            assert json.dumps(step.seconds) in json.dumps(json.loads(file.read_text("utf-8")))
+            content = json.dumps(json.loads(file.read_text("utf-8")))
+            assert json.dumps(step.seconds) in content
+            assert step.gib is None or str(step.gib) in content
     assert cited > 5
 
 
@@ -157,7 +159,7 @@ def test_the_published_scaling_follows_the_same_law(config: Config, known: Calib
 def test_rows_divide_the_samples_among_the_gpus(
     config: Config, known: Calibration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scalefold.plan.rows.bytes_needed", lambda *_: 40 * 2**30)
+    monkeypatch.setattr("scalefold.plan.rows.peak_bytes", lambda *_: 40 * 2**30)
     planner = Planner(config, H200, known)
     for gpus in (1, 7, 512, 2080):
         for row in planner.rows(gpus):
@@ -169,6 +171,17 @@ def test_rows_divide_the_samples_among_the_gpus(
     assert planner.fastest(8).step_seconds < planner.fastest(1).step_seconds / 7
     with pytest.raises(InputError, match="2 GPUs of 1 GiB"):
         Planner(config, replace(H200, memory_gib=1.0), known).fastest(2)
+
+
+def test_auto_keeps_a_reserve_and_another_setting_needs_none(
+    config: Config, known: Calibration
+) -> None:
+    peak = next(step.gib for step in known.of_kind("h200") if step.gib)
+    for setting, expected in {"auto": "selective", "none": "none"}.items():
+        training = config.training.model_copy(update={"recomputation": setting})
+        chosen = config.model_copy(update={"training": training})
+        row = Planner(chosen, replace(H200, memory_gib=peak + 1), known).fastest(1)
+        assert row.recomputation == expected
 
 
 def test_steps_of_another_gpu_need_a_record(
@@ -184,8 +197,8 @@ def test_steps_of_another_gpu_need_a_record(
     assert timing.sample(1, "none") == pytest.approx(
         fmean(faster["step_seconds_by_recycling"]["one"]), rel=0.01
     )
-    assert timing.is_recorded("none", 4)
-    assert not timing.is_recorded("none", 2)
+    assert timing.recorded("none", 4)
+    assert not timing.recorded("none", 2)
     file.write_text("{}x")
     with pytest.raises(InputError, match=file.name):
         list(read_steps(file))

@@ -183,6 +183,9 @@ def test_missing_files_reject_their_chain_only(
         "first_hits.a3m": ("3abc_A",),
         "pdb70_hits.hhr": ("4abc_A",),
     }
+    there = [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".tsv"]
+    assert (summary.num_asked, summary.num_files) == (5 * 4, len(there))
+    assert summary.num_bytes == sum(path.stat().st_size for path in there)
     reasons = {r.chain_key: r.reason for r in summary.rejected}
     assert "2abc.cif.gz: HTTP 404" in reasons["2abc_A"]
     assert reasons["3abc_A"].startswith("no alignment: ")
@@ -406,7 +409,7 @@ def test_structures_and_alignments_apart(site, tmp_path: Path) -> None:
 
 def test_bucket_without_chains(tmp_path: Path) -> None:
     data = settings("https://unused.example")
-    assert run([], data, tmp_path, bucket=1) == FetchSummary((), (), {}, {}, 0, 0, 0)
+    assert run([], data, tmp_path, bucket=1) == FetchSummary((), (), {}, {}, 0, 0, 0, 0)
 
 
 def test_absent_are_kinds_of_files_that_no_chain_has(tmp_path: Path) -> None:

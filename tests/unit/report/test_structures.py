@@ -29,7 +29,9 @@ def test_structures_are_on_the_page_with_their_residues(make_run):
     assert "University of Pittsburgh" in text
     assert len(page.ids) == len(set(page.ids))
     assert {r[1:] for r in page.references if r.startswith("#")} <= set(page.ids)
-    assert "102m_A, best of validation" in " ".join(page.text)
+    (title,) = (text for text in page.text if "102m_A, best of validation" in text)
+    assert "154 residues" in title
+    assert "observed" in title
     (line,) = [one for one in text.splitlines() if 'id="structures-data"' in one]
     data = json.loads(line.partition(">")[2].rpartition("</script>")[0])
     assert [len(one["sequence"]) for one in data] == [154, 93, 51]

@@ -4,45 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from rich.filesize import decimal
 
 from scalefold.config.schema import Config
 from scalefold.config.stages import teachers
 from scalefold.errors import counted, first_few
+from scalefold.plan.calibration import SIZES, Calibration
 from scalefold.raw.chain_files import lacking_files
 from scalefold.raw.chains import ChainRow
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import filled_buckets
 
-SAMPLE_SECONDS: Final = 0.2005
-"""On one H200, the mean step of one sample; see `_MEASURED`."""
-
-FINETUNING_SAMPLE_SECONDS: Final = 0.965
-"""The same with AlphaFold2's sizes of fine-tuning, and recomputation selective."""
-
-_SIZES: Final = ("crop_size", "max_msa_clusters", "max_extra_msa", "max_templates")
-
-
-class _Measured(NamedTuple):
-    """Of a sample: time and memory at this speed, their record, and the least memory."""
-
-    seconds: float
-    gib: float
-    record: str
-    least_gib: float
-
-
-_MEASURED: Final = {
-    (256, 124, 1024, 4): _Measured(
-        SAMPLE_SECONDS, 38.2, "docs/benchmarks/recomputation-h200.json", 4.7
-    ),
-    (384, 508, 5120, 4): _Measured(
-        FINETUNING_SAMPLE_SECONDS, 62.3, "docs/benchmarks/finetuning-h200.json", 9.3
-    ),
-}
-"""By `_SIZES`. The least memory is that of offload, see docs/benchmarks/small-gpus-h100.json."""
+_KIND: Final = "NVIDIA H200"
+"""Hours and memory are said for one GPU of this kind."""
 _BYTES_A_PARAMETER: Final = 16
 """Of a checkpoint: weights, their average and Adam's two moments, in float32."""
 
@@ -73,15 +49,15 @@ def run_summary(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Ite
             f"{first_few([row.chain_key for row in lacking])}"
         )
     else:
-        yield "files: no chain lacks a structure or all alignments"
+        yield "files: all listed chains have the files that they need"
     buckets = num_buckets(config, chains)
     yield f"jobs: {num_jobs(stages, buckets)}, with {counted(buckets, 'bucket')}"
     unused = set() if searched else {row.chain_key for row in lacking or ()}
     to_train_on = sum(row.split == "train" and row.chain_key not in unused for row in chains)
     for name, stage in stages.items():
         yield f"{_called(name)}training: {_training(stage, to_train_on)}"
-        yield f"{_called(name)}hours: {_hours(stage)}"
     for name, stage in stages.items():
+        yield f"{_called(name)}hours: {_hours(stage)}"
         yield f"{_called(name)}checkpoints: {_checkpoints(stage)}"
 
 
@@ -131,26 +107,28 @@ def _training(config: Config, chains: int) -> str:
 
 
 def _hours(config: Config) -> str:
-    samples = config.training.steps * config.training.global_batch_size
-    for sizes, measured in _MEASURED.items():  # the fastest first
-        if _takes_at_most(sizes, config):
-            same = sizes == _sizes(config) and config.model == type(config.model)()
-            about = "" if same else "at most about "
-            return (
-                f"{about}{samples * measured.seconds / 3600:,.1f} on one H200, at "
-                f"{measured.seconds} s a sample and {measured.gib:.0f} GiB of its memory "
-                f"({measured.record}); training.recomputation auto takes less where there is less, "
-                f"down to {measured.least_gib:g} GiB"
-            )
+    from scalefold.plan.rows import Planner
+    from scalefold.plan.timing import Cluster
+
+    known = Calibration.read([])
+    recorded = dict.fromkeys(step.sizes for step in known.of_kind(_KIND))  # the fastest first
+    sizes = next((sizes for sizes in recorded if _takes_at_most(sizes, config)), None)
+    if sizes is None:
+        return (
+            "not measured for these sizes; the training says what is left from its first steps on. "
+            "On a GPU, `scalefold bench step` measures a step"
+        )
+    features = config.features.model_copy(update=dict(zip(SIZES, sizes, strict=True)))
+    measured = config.model_copy(update={"features": features, "model": type(config.model)()})
+    about = "" if measured == config else "at most about "
+    cluster = Cluster(_KIND, 8, known.fabrics["ndr"], known.gpu_gib[_KIND], 1000.0, 2.5)
+    row = Planner(measured, cluster, known).fastest(1)
+    least = min(step.gib for step in known.steps if step.gib and step.sizes == sizes)
     return (
-        "not measured for these sizes; the training says what is left from its first steps on. On "
-        "a GPU, `scalefold bench step` measures a step"
+        f"{about}{row.gpu_hours:,.1f} on one H200 with training.recomputation {row.recomputation}, "
+        f"at {row.step_seconds / row.samples:.4g} s a sample and {row.memory_gib:.0f} GiB of its "
+        f"memory; auto takes less where there is less, down to {least:.1f} GiB"
     )
-
-
-def _sizes(config: Config) -> tuple[int, ...]:
-    features = config.features.model_dump()
-    return tuple(features[key] for key in _SIZES)
 
 
 def _takes_at_most(sizes: tuple[int, ...], config: Config) -> bool:
@@ -165,7 +143,7 @@ def _takes_at_most(sizes: tuple[int, ...], config: Config) -> bool:
     )
     if whole != type(config.model)():
         return False
-    crop, clusters, extra, slots = _sizes(config)
+    crop, clusters, extra, slots = (getattr(config.features, key) for key in SIZES)
     slots = template.num_rows(slots)
     own = (crop, clusters + slots, extra, slots)
     measured = (sizes[0], sizes[1] + sizes[3], *sizes[2:])
