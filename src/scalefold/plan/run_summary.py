@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from rich.filesize import decimal
 
-from scalefold.config.schema import Config
+from scalefold.config.schema import Config, ModelConfig
 from scalefold.config.stages import teachers
 from scalefold.errors import counted, first_few
 from scalefold.plan.calibration import SIZES, Calibration
@@ -112,42 +113,63 @@ def _hours(config: Config) -> str:
 
     known = Calibration.read([])
     recorded = dict.fromkeys(step.sizes for step in known.of_kind(_KIND))  # the fastest first
-    sizes = next((sizes for sizes in recorded if _takes_at_most(sizes, config)), None)
-    if sizes is None:
+    sizes = min(recorded, key=lambda sizes: _growth(sizes, config))
+    growth = _growth(sizes, config)
+    if not math.isfinite(growth):
         return (
-            "not measured for these sizes; the training says what is left from its first steps on. "
-            "On a GPU, `scalefold bench step` measures a step"
+            "not recorded for a larger model than AlphaFold2's; training says what is left from "
+            "its first steps on. On a GPU, `scalefold bench step` measures a step"
+        )
+    training = config.training
+    if growth > 1:
+        alone = (step for step in known.of_kind(_KIND) if (step.sizes, step.dap) == (sizes, 1))
+        slowest = max(alone, key=lambda step: step.seconds)
+        last, further = slowest.passes
+        seconds = growth * (last + training.max_recycling / 2 * further)
+        return (
+            f"at most about {training.steps * training.global_batch_size * seconds / 3600:,.1f} on "
+            f"one H200 with training.recomputation {slowest.recomputation}, at {seconds:.4g} s a "
+            "sample; its memory is not recorded, and auto takes what fits"
         )
     features = config.features.model_copy(update=dict(zip(SIZES, sizes, strict=True)))
-    measured = config.model_copy(update={"features": features, "model": type(config.model)()})
-    about = "" if measured == config else "at most about "
+    measured = config.model_copy(update={"features": features, "model": ModelConfig()})
     cluster = Cluster(_KIND, 8, known.fabrics["ndr"], known.gpu_gib[_KIND], 1000.0, 2.5)
     row = Planner(measured, cluster, known).fastest(1)
     least = min(step.gib for step in known.steps if step.gib and step.sizes == sizes)
+    about = "" if measured == config else "at most about "
     return (
-        f"{about}{row.gpu_hours:,.1f} on one H200 with training.recomputation {row.recomputation}, "
-        f"at {row.step_seconds / row.samples:.4g} s a sample and {row.memory_gib:.0f} GiB of its "
-        f"memory; auto takes less where there is less, down to {least:.1f} GiB"
+        f"{about}{max(row.gpu_hours, 0.1):,.1f} on one H200 with training.recomputation "
+        f"{row.recomputation}, at {row.step_seconds / row.samples:.4g} s a sample and "
+        f"{row.memory_gib:.0f} GiB of its memory; auto takes less where there is less, down to "
+        f"{least:.1f} GiB"
     )
 
 
-def _takes_at_most(sizes: tuple[int, ...], config: Config) -> bool:
-    """Whether a sample takes as long as one of these sizes, or less.
+def _growth(sizes: tuple[int, ...], config: Config) -> float:
+    """How many times as long as a recorded sample one of this configuration takes at most.
 
-    The model is the measured one, maybe without templates, or with the head of aligned errors,
-    which takes little. Templates' torsions are rows of the alignment.
+    1 if no size is larger. Else each part of the model grows by a product of sizes, and their sum
+    by the largest growth at most. Infinite if a number of the model is larger than the recorded
+    one's. The head of aligned errors takes little. Templates' torsions are rows of the alignment.
     """
-    template = config.model.template
-    whole = config.model.model_copy(
-        update={"pae_head": False, "template": template.model_copy(update={"enabled": True})}
-    )
-    if whole != type(config.model)():
-        return False
+    own, most = (list(_integers(model.model_dump())) for model in (config.model, ModelConfig()))
+    if any(one > other for one, other in zip(own, most, strict=True)):
+        return math.inf
     crop, clusters, extra, slots = (getattr(config.features, key) for key in SIZES)
-    slots = template.num_rows(slots)
-    own = (crop, clusters + slots, extra, slots)
-    measured = (sizes[0], sizes[1] + sizes[3], *sizes[2:])
-    return all(one <= other for one, other in zip(own, measured, strict=True))
+    slots = config.model.template.num_rows(slots)
+    recorded = (sizes[0], sizes[1] + sizes[3], *sizes[2:])
+    now = (crop, clusters + slots, extra, slots)
+    n, s, e, t = (max(1.0, one / other) for one, other in zip(now, recorded, strict=True))
+    # triangles, of templates too; rows and columns of the MSA; rows of the extra MSA
+    return max(n**3 * t, n**2 * s, n * s**2, n**2 * e)
+
+
+def _integers(tree: Mapping[str, object]) -> Iterator[int]:
+    for value in tree.values():
+        if isinstance(value, Mapping):
+            yield from _integers(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield value
 
 
 def _checkpoints(config: Config) -> str:

@@ -48,8 +48,24 @@ def test_a_training_of_the_measured_size() -> None:
     assert found["checkpoints"].startswith("51 of 1.5 GB, 76.1 GB")  # 93,229,082 parameters
     own = facts({"preset": "finetune-own"}, chains)
     assert float(own["hours"].split()[0]) == pytest.approx(16_000 * 0.965 / 3600, rel=0.02)
-    larger = facts({"preset": "finetuning", "features": {"crop_size": 512}}, chains)
-    assert not any(word.replace(".", "").isdigit() for word in larger["hours"].split())
+
+
+def test_other_sizes_have_a_bound_and_larger_models_have_none() -> None:
+    """Double the rows at double the length: triangles grow eightfold, rows of the MSA too."""
+
+    def hours(**features: int) -> float:
+        found = facts({"preset": "finetuning", "features": features}, chains)["hours"]
+        assert found.startswith("at most about")
+        return float(found.split()[3].replace(",", ""))
+
+    chains = [ChainRow("1abc_A", "train", None)]
+    longer = hours(crop_size=768)
+    assert hours(crop_size=768, max_msa_clusters=1020) == longer  # 508 + 4 templates' rows
+    assert longer == pytest.approx(8 / 4 * hours(max_msa_clusters=1020), rel=1e-3)
+    tiny = facts({"preset": "tiny"}, chains)["hours"]
+    assert tiny.startswith("at most about 0.1 ")
+    wide = facts({"preset": "finetuning", "model": {"c_z": 256}}, chains)["hours"]
+    assert not any(word.replace(".", "").isdigit() for word in wide.split())
 
 
 @pytest.mark.parametrize("model", [1, 2, 3, 4, 5])
