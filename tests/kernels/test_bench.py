@@ -13,25 +13,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold.ops import TORCH
-from scalefold_kernels.bench import cases as registry
-from scalefold_kernels.bench import run, timing
-from scalefold_kernels.bench.__main__ import main
+from scalefold_kernels.bench import __main__ as command_line
+from scalefold_kernels.bench import peers, run, timing
 from scalefold_kernels.bench.agreement import FACTOR, Exact, convert, evaluate, tensors
-from scalefold_kernels.bench.case import Draw, KernelCase
-from scalefold_kernels.bench.cases import all_cases, attention
+from scalefold_kernels.bench.case import Draw, KernelCase, chosen
+from scalefold_kernels.bench.cases import CASES, attention_inputs
 from scalefold_kernels.bench.timing import Time, gradients_like, input_sets
 from scalefold_kernels.bench.tune import candidates, rules, tables_text
 
 CPU = torch.device("cpu")
-ODD = all_cases((), ["odd sizes"])
+ODD = chosen(CASES, (), ["odd sizes"], odd=False)
 
 
-def inputs(device: torch.device, dtype: torch.dtype) -> tuple:
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator).to(device, dtype).requires_grad_()
-
+def inputs(draw: Draw) -> tuple:
     return draw(40, 30), [draw(20, 30), None]
 
 
@@ -70,7 +64,7 @@ def test_references_are_those_of_scalefold(case: KernelCase) -> None:
             return TORCH.triangle_output(z, multiply(a, b), gate, *output, None)
     else:
         other = theirs[case.op]
-    given = convert((case.check_inputs or case.inputs)(CPU, torch.float32), torch.float64)
+    given = convert(case.check_inputs(Draw(CPU, torch.float32)), torch.float64)
     grads = [torch.randn_like(out) for out in tensors(case.reference(*given))]
     found, expected = (evaluate(f, given, grads) for f in (case.reference, other))
     for one, another in zip(found, expected, strict=True):
@@ -91,7 +85,7 @@ def test_inputs_do_not_depend_on_what_ran_before() -> None:
         seen.append(x.detach())
         return x.square()
 
-    drawn = KernelCase("op", "a shape", lambda *of: (Draw(*of)(5),), note, note)
+    drawn = KernelCase("op", "a shape", lambda draw: (draw(5),), note, note)
     Exact(drawn, CPU, torch.bfloat16)
     torch.randn(3)
     Exact(drawn, CPU, torch.bfloat16)
@@ -105,7 +99,7 @@ def test_what_is_in_float32_is_held_to_it() -> None:
 
     generator = torch.Generator().manual_seed(0)
     numbers = (torch.randn(40, 30, generator=generator).requires_grad_(),)
-    asked = replace(case(), inputs=lambda *_: numbers, reference=torch.square)
+    asked = replace(case(), inputs=lambda _: numbers, reference=torch.square)
     agreement = Exact(asked, CPU, torch.bfloat16).agreement(torch.square)
     assert agreement.good
     assert agreement.limit == FACTOR * 8 * 2.0**-24
@@ -148,7 +142,7 @@ def test_converted_inputs_are_new_leaves_of_the_same_kind() -> None:
 
 def test_gradients_of_all_inputs() -> None:
     values = evaluate(
-        reference, inputs(CPU, torch.float32), [torch.ones(40, 20), torch.ones(40, 30)]
+        reference, inputs(Draw(CPU, torch.float32)), [torch.ones(40, 20), torch.ones(40, 30)]
     )
     assert [tuple(v.shape) for v in values] == [(40, 20), (40, 30), (40, 30), (20, 30)]
 
@@ -192,7 +186,7 @@ TIMES = {
 def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """No GPU: what runs takes one microsecond."""
     monkeypatch.setattr(run, "times", lambda *_: TIMES)
-    monkeypatch.setattr(run, "input_sets", lambda make, *of: [make(*of)])
+    monkeypatch.setattr(run, "input_sets", lambda make, *of: [make(Draw(*of))])
 
 
 @pytest.mark.usefixtures("timed")
@@ -265,10 +259,10 @@ def test_trifast_gets_squares(rows: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
     package = SimpleNamespace(triangle_attention=triangle_attention)
     monkeypatch.setitem(sys.modules, "trifast", package)
-    values = attention.inputs(attention.Shape(1, rows, 7, 2, 16), CPU, torch.float64)
+    values = attention_inputs(Draw(CPU, torch.float64), rows, 7, 2, 16)
     values[4][:, :, -2:] = 0
     grads = [torch.randn_like(values[0])]
-    functions = (attention.trifast_attention, TORCH.attention)
+    functions = (peers.trifast, TORCH.attention)
     found, expected = (evaluate(f, values, grads) for f in functions)
     for value, exact in zip(found, expected, strict=True):
         torch.testing.assert_close(value, exact)
@@ -284,14 +278,14 @@ def test_cuequivariance_gets_heads_first(monkeypatch: pytest.MonkeyPatch) -> Non
 
     package = SimpleNamespace(triangle_attention=triangle_attention)
     monkeypatch.setitem(sys.modules, "cuequivariance_torch", package)
-    values = attention.inputs(attention.Shape(1, 3, 7, 2, 8, gated=False), CPU, torch.float64)
-    found, expected = (f(*values) for f in (attention.cuequivariance_attention, TORCH.attention))
+    values = attention_inputs(Draw(CPU, torch.float64), 3, 7, 2, 8, gated=False)
+    found, expected = (f(*values) for f in (peers.cuequivariance, TORCH.attention))
     torch.testing.assert_close(found, expected)
 
 
 def test_each_peer_serves_what_it_takes() -> None:
     def serving(shape: str) -> set[str]:
-        (found,) = all_cases(["attention"], [f", {shape}"])
+        (found,) = chosen(CASES, ["attention"], [f", {shape}"], odd=False)
         return set(found.peers)
 
     assert serving("MSA column attention 128 x 256") == set()
@@ -301,8 +295,8 @@ def test_each_peer_serves_what_it_takes() -> None:
 
 @pytest.mark.parametrize("by_columns", [False, True])
 def test_inputs_of_attention_lie_in_their_order(by_columns: bool) -> None:
-    shape = attention.Shape(1, 3, 7, 2, 8, by_columns=by_columns)
-    q, *_, mask, bias, _bias_scale, _scale = attention.inputs(shape, CPU, torch.float32)
+    values = attention_inputs(Draw(CPU, torch.float32), 3, 7, 2, 8, by_columns=by_columns)
+    q, *_, mask, bias, _bias_scale, _scale = values
     assert q.shape == (1, 3, 7, 2, 8)
     assert mask.shape == q.shape[:3]
     assert q.stride() == ((336, 16, 48, 8, 1) if by_columns else (336, 112, 16, 8, 1))
@@ -315,20 +309,21 @@ def test_inputs_of_attention_lie_in_their_order(by_columns: bool) -> None:
 
 
 def test_cases_are_chosen_by_op_and_by_any_of_several_texts() -> None:
-    chosen = all_cases(["attention", "triangle"], ["N=384", "column attention"])
-    assert {(case.op, case.shape.rsplit(maxsplit=1)[-1]) for case in chosen} == {
+    found = chosen(CASES, ["attention", "triangle"], ["N=384", "column attention"], odd=False)
+    assert {(case.op, case.shape.rsplit(maxsplit=1)[-1]) for case in found} == {
         ("attention", "N=384"),
         ("attention", "256"),
         ("triangle", "N=384"),
     }
     with pytest.raises(LookupError, match=r"'N=385'.*'rows of'"):
-        all_cases((), ["N=385", "rows of"])
+        chosen(CASES, (), ["N=385", "rows of"], odd=False)
 
 
 def test_odd_sizes_are_not_timed_unasked() -> None:
-    assert not {case.setting for case in all_cases()} & {"odd sizes"}
-    assert ODD
-    assert {case.op for case in ODD} == {case.op for case in all_cases()}
+    timed = chosen(CASES, (), (), odd=False)
+    assert {case.setting for case in timed}.isdisjoint({"odd sizes"})
+    assert {case.op for case in ODD} == {case.op for case in timed}
+    assert chosen(CASES, (), (), odd=True) == CASES
 
 
 @pytest.mark.parametrize("command", ["run", "check", "tune"])
@@ -336,7 +331,7 @@ def test_an_unknown_op_is_told_those_there_are_also_without_a_gpu(
     command: str, capsys: pytest.CaptureFixture
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([command, "--op", "atention"])
+        command_line.main([command, "--op", "atention"])
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert "no benchmark of atention; did you mean attention? There are attention, " in said
@@ -347,15 +342,19 @@ def test_without_a_gpu_nothing_is_measured(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit) as ended:
-        main(["run"])
+        command_line.main(["run"])
     assert ended.value.code == 2
     assert "torch finds none" in capsys.readouterr().err
 
 
-def test_without_triton_it_is_said_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "find_spec", lambda name: None)
-    with pytest.raises(LookupError, match="Triton"):
-        all_cases(["attention"])
+def test_without_triton_it_is_said_what_brings_it(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["run"])
+    assert ended.value.code == 2
+    assert "Triton" in capsys.readouterr().err
 
 
 # --- the tuner ----------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from scalefold.ops.attention import LN2
 from scalefold.ops.dropout import Dropout
 from scalefold_kernels import gpu
 from scalefold_kernels.bench.agreement import Agreement, Exact
-from scalefold_kernels.bench.case import Inputs, KernelCase
+from scalefold_kernels.bench.case import Draw, Inputs, KernelCase
 from scalefold_kernels.ops import triangle
 from scalefold_kernels.ops.attention import attention
 from scalefold_kernels.ops.linear import residual_linear
@@ -47,39 +47,17 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="they run on the GPU itself"),
 ]
 
-Make = Callable[[torch.dtype], Inputs]
 CASES: dict[str, KernelCase] = {}
 
 
-def add(name: str, ours: Callable, reference: Callable, make: Make) -> None:
-    """A case of this name; ``make`` draws the inputs from torch's generator."""
-
-    def inputs(device: torch.device, dtype: torch.dtype) -> Inputs:
-        torch.manual_seed(0)
-        return make(dtype)
-
+def add(name: str, ours: Callable, reference: Callable, inputs: Callable[[Draw], Inputs]) -> None:
     CASES[name] = KernelCase("", name, inputs, reference, ours)
 
 
-def leaf(dtype: torch.dtype, *shape: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
-    """Numbers whose gradient is looked at."""
-    return (shift + scale * torch.randn(shape)).to(dtype).requires_grad_()
-
-
-def vectors(dtype: torch.dtype, size: int) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a normalisation."""
-    return leaf(dtype, size, scale=0.1, shift=1), leaf(dtype, size, scale=0.1)
-
-
-def matrix(dtype: torch.dtype, rows: int, columns: int) -> Tensor:
-    return leaf(dtype, rows, columns, scale=columns**-0.5)
-
-
-def transition_inputs(rows: int, channels: int, hidden: int, dtype: torch.dtype) -> Inputs:
+def transition_inputs(rows: int, channels: int, hidden: int, draw: Draw) -> Inputs:
     return (
-        leaf(dtype, 1, rows, channels, scale=2, shift=0.5), *vectors(dtype, channels),
-        matrix(dtype, hidden, channels), leaf(dtype, hidden),
-        matrix(dtype, channels, hidden), leaf(dtype, channels),
+        draw.representation(1, rows, channels), *draw.norm(channels),
+        draw.weight(hidden, channels), draw(hidden), draw.weight(channels, hidden), draw(channels),
     )  # fmt: skip
 
 
@@ -96,13 +74,13 @@ def projection_inputs(
     outputs: list[int],
     biased: int,
     first_scale: float,
-    dtype: torch.dtype,
+    draw: Draw,
 ) -> Inputs:
     """``biased``: which of them has a bias."""
-    x = leaf(dtype, *rows, channels, scale=2, shift=1)
-    weights = [matrix(dtype, outputs_, channels) for outputs_ in outputs]
-    biases = [leaf(dtype, size) if i == biased else None for i, size in enumerate(outputs)]
-    return x, *vectors(dtype, channels), weights, biases, first_scale, 1 / LN2
+    x = draw(*rows, channels, scale=2, shift=1)
+    weights = [draw.weight(size, channels) for size in outputs]
+    biases = [draw(size) if i == biased else None for i, size in enumerate(outputs)]
+    return x, *draw.norm(channels), weights, biases, first_scale, 1 / LN2
 
 
 for case in (
@@ -126,12 +104,9 @@ def dropout(batch: int, shared_dim: int | None) -> Dropout | None:
     return None if shared_dim == 0 else Dropout(torch.arange(batch), 17, 0.25, shared_dim)
 
 
-def linear_inputs(shape: tuple[int, ...], inputs: int, dtype: torch.dtype) -> Inputs:
+def linear_inputs(shape: tuple[int, ...], inputs: int, draw: Draw) -> Inputs:
     *rows, channels = shape
-    return (
-        leaf(dtype, *shape), leaf(dtype, *rows, inputs), matrix(dtype, channels, inputs),
-        leaf(dtype, channels),
-    )  # fmt: skip
+    return draw(*shape), draw(*rows, inputs), draw.weight(channels, inputs), draw(channels)
 
 
 for shape, inputs, shared in (
@@ -148,13 +123,16 @@ for shape, inputs, shared in (
     )
 
 
-def triangle_inputs(channels: int, size: tuple[int, int, int], dtype: torch.dtype) -> Inputs:
-    mask = (torch.rand(size) < 0.8).to(dtype)
-    maps = (x for _ in range(4) for x in (matrix(dtype, channels, channels), leaf(dtype, channels)))
+def triangle_inputs(channels: int, size: tuple[int, int, int], draw: Draw) -> Inputs:
+    mask = (torch.rand(size) < 0.8).to(draw.dtype)
+
+    def maps(number: int) -> Iterator[Tensor]:
+        for _ in range(number):
+            yield from (draw.weight(channels, channels), draw(channels))
+
     return (
-        leaf(dtype, *size, channels, scale=2, shift=0.5), mask, *vectors(dtype, channels), *maps,
-        matrix(dtype, channels, channels), leaf(dtype, channels), *vectors(dtype, channels),
-        matrix(dtype, channels, channels), leaf(dtype, channels),
+        draw.representation(*size, channels), mask, *draw.norm(channels), *maps(5),
+        *draw.norm(channels), *maps(1),
     )  # fmt: skip
 
 
@@ -183,14 +161,13 @@ for channels, size, direction, shared in (
     )
 
 
-def product_inputs(transposed: tuple[bool, bool], dtype: torch.dtype) -> Inputs:
+def product_inputs(transposed: tuple[bool, bool], draw: Draw) -> Inputs:
     """Of two products; ``transposed``: matrices that lie transposed in memory."""
     shapes = ((72, 280), (280, 136)) * 2
+    factors = (torch.randn(3, 2, *shape).to(draw.dtype) for shape in shapes)
     return tuple(
         x.mT.contiguous().mT if is_transposed else x
-        for x, is_transposed in zip(
-            (torch.randn(3, 2, *shape).to(dtype) for shape in shapes), transposed * 2, strict=True
-        )
+        for x, is_transposed in zip(factors, transposed * 2, strict=True)
     )
 
 
@@ -205,15 +182,13 @@ for both in ((False, False), (False, True), (True, False)):
     )  # fmt: skip
 
 
-def mean_inputs(shape: tuple[int, ...], dtype: torch.dtype) -> Inputs:
+def mean_inputs(shape: tuple[int, ...], draw: Draw) -> Inputs:
     batch, num_seq, size_i, size_j, channels, size_z = shape
     # At least 1, so that no division by 1e-3 hides everything else in the norm.
     count = torch.randint(1, num_seq + 1, (batch, size_i, size_j)).float()
     return (
-        leaf(dtype, batch, num_seq, size_i, channels),
-        leaf(dtype, batch, num_seq, size_j, channels), count,
-        leaf(dtype, size_z, channels**2, scale=1 / channels), leaf(dtype, size_z),
-        leaf(dtype, batch, size_i, size_j, size_z),
+        draw(batch, num_seq, size_i, channels), draw(batch, num_seq, size_j, channels), count,
+        draw.weight(size_z, channels**2), draw(size_z), draw(batch, size_i, size_j, size_z),
     )  # fmt: skip
 
 
@@ -231,7 +206,7 @@ def attention_inputs(
     transposed: bool,
     in_bits: bool,
     shift: float,
-    dtype: torch.dtype,
+    draw: Draw,
     deviation: float = 1.0,
 ) -> Inputs:
     """``transposed``: the bias lies in memory with queries last; ``shift`` is added to it.
@@ -239,16 +214,16 @@ def attention_inputs(
     ``in_bits``: the queries are, as the bias is.
     """
     batch, rows, queries, keys, heads, channels = shape
-    mask = (torch.rand(batch, rows, keys) > 0.3).to(dtype)
+    mask = (torch.rand(batch, rows, keys) > 0.3).to(draw.dtype)
     mask[:, :, 0] = 1
     unit = channels**-0.5 / LN2 if in_bits else 1.0
-    q = leaf(dtype, batch, rows, queries, heads, channels, scale=unit)
-    k, v = (leaf(dtype, batch, rows, keys, heads, channels) for _ in range(2))
-    gate = leaf(dtype, *q.shape) if gated else None
+    q = draw(batch, rows, queries, heads, channels, scale=unit)
+    k, v = (draw(batch, rows, keys, heads, channels) for _ in range(2))
+    gate = draw(*q.shape) if gated else None
     bias = None
     if biased:
         lines = (keys, queries) if transposed else (queries, keys)
-        bias = leaf(dtype, batch, heads, *lines, scale=deviation, shift=shift)
+        bias = draw(batch, heads, *lines, scale=deviation, shift=shift)
         bias = bias.detach().mT.requires_grad_() if transposed else bias
     return q, k, v, gate, mask, bias, LN2, LN2 if in_bits else None
 

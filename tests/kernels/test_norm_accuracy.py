@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from scalefold.ops import norm as reference
 from scalefold_kernels.bench.agreement import Exact
-from scalefold_kernels.bench.case import KernelCase
+from scalefold_kernels.bench.case import Draw, KernelCase
 from scalefold_kernels.ops.norm import layer_norm
 from scalefold_kernels.tiles import overridden
 
@@ -103,11 +103,11 @@ def test_parameter_gradients_over_ten_million_rows(channels: int, device: torch.
 def test_bfloat16_is_no_worse_than_torch(
     channels: int, scale: float, mean_over_scale: float, device: torch.device
 ) -> None:
-    def inputs(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    def inputs(drawn: Draw) -> tuple[Tensor, Tensor, Tensor]:
         x = scale * (draw(4096, channels, seed=0, device=device) + mean_over_scale)
         weight = 1 + 0.1 * draw(channels, seed=1, device=device)
         bias = 0.1 * draw(channels, seed=2, device=device)
-        return tuple(t.to(dtype).requires_grad_() for t in (x, weight, bias))
+        return tuple(t.to(drawn.dtype).requires_grad_() for t in (x, weight, bias))
 
     case = KernelCase("norm", "", inputs, reference.layer_norm, layer_norm)
     agreement = Exact(case, device, torch.bfloat16).agreement(layer_norm)

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
-from scalefold_kernels.bench.cases import all_cases
+from scalefold_kernels import WITHOUT_TRITON
+from scalefold_kernels.bench.case import chosen
 from scalefold_kernels.bench.run import check, run
 from scalefold_kernels.bench.tune import tune
 
@@ -30,7 +33,10 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     dtype, device = _DTYPES[given.dtype], torch.device("cuda")
     try:
-        cases = all_cases(given.op, given.shape, odd=given.command == "check")
+        if find_spec("triton") is None:
+            raise LookupError(WITHOUT_TRITON)
+        cases = import_module("scalefold_kernels.bench.cases").CASES
+        cases = chosen(cases, given.op, given.shape, odd=given.command == "check")
         if not torch.cuda.is_available():
             # An interpreter's times mean nothing, and the tests compare its results.
             raise LookupError("kernels are measured on a GPU, and torch finds none")
@@ -60,25 +66,16 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=words, description=words)
         command.add_argument("--op", nargs="+", default=[], help="only these ops")
         command.add_argument("--dtype", choices=_DTYPES, default="bf16")
-        command.add_argument(
-            "--shape",
-            nargs="+",
-            default=[],
-            metavar="TEXT",
-            help="only cases whose setting or shape holds one of these, such as N=256",
-        )
+        text = "only cases whose setting or shape holds one of these, such as N=256"
+        command.add_argument("--shape", nargs="+", default=[], metavar="TEXT", help=text)
         if name == "run":
             command.add_argument("-o", "--out", type=Path, default=Path("kernels.json"))
-            command.add_argument(
-                "--compare",
-                action=argparse.BooleanOptionalAction,
-                default=True,
-                help="also torch.compile, and other implementations that are installed",
-            )
+            text = "also torch.compile, and other implementations that are installed"
+            switch = argparse.BooleanOptionalAction
+            command.add_argument("--compare", action=switch, default=True, help=text)
         if name == "tune":
-            command.add_argument(
-                "--folder", type=_folder, help="for the tables; default: where kernels read them"
-            )
+            text = "for the tables; default: where kernels read them"
+            command.add_argument("--folder", type=_folder, help=text)
     return parser
 
 

@@ -9,34 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.bench.case import Function, Inputs, KernelCase
+from scalefold_kernels.bench.case import Draw, Function, Inputs, KernelCase
 
 FACTOR = 2.0
 """An implementation's error may be this many times that of plain torch in the same precision."""
 
-ROUNDING = 2.0**-24
-"""Relative error of rounding one number to float32, at most."""
-
 ROUNDINGS = 8
-"""Of float32, that any result may be off by: sums of 256 terms, each off by half of one at random,
-are off by as many."""
-
-_SEED = 0
-"""Of each case's inputs, whatever ran before it."""
+"""Of float32, each 2^-24 at most, that any result may be off by: sums of 256 terms, each off by
+half of one at random, are off by as many."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Errors of one tensor: ``|x - exact| / |exact|``, Euclidean norms.
+    """Errors of one tensor, as `error` gives them; gradients are in the order of the inputs.
 
-    Attributes
-    ----------
-    tensor : str
-        ``output 0``, ``gradient 2``: gradients in the order of the inputs.
-    error, torch_error : float
-    limit : float
-        ``FACTOR`` times the largest of torch's error, that of rounding the exact result once to the
-        type of torch's, and ``ROUNDINGS`` roundings to float32.
+    ``limit`` is ``FACTOR`` times the largest of torch's error, that of rounding the exact result
+    once to the type of torch's, and ``ROUNDINGS`` roundings to float32.
     """
 
     tensor: str
@@ -57,20 +45,14 @@ class Agreement:
 
 
 class Exact:
-    """The float64 result of a case's reference, and the errors of plain torch.
+    """The float64 result of a case's reference, and the errors of plain torch in ``dtype``.
 
-    Parameters
-    ----------
-    case : KernelCase
-    device : torch.device
-    dtype : torch.dtype
-        Of the implementations; the float64 reference gets the same rounded inputs.
+    Both get the same rounded inputs.
     """
 
     def __init__(self, case: KernelCase, device: torch.device, dtype: torch.dtype) -> None:
-        make = case.check_inputs or case.inputs
-        torch.manual_seed(_SEED)
-        self._inputs = make(device, dtype)
+        torch.manual_seed(0)  # whatever ran before
+        self._inputs = (case.check_inputs or case.inputs)(Draw(device, dtype))
         doubles = convert(self._inputs, torch.float64)
         with torch.no_grad():
             shapes = [out.shape for out in tensors(case.reference(*doubles))]
@@ -82,31 +64,19 @@ class Exact:
         values = evaluate(case.reference, self._inputs, self._grads)
         pairs = list(zip(values, self._exact, strict=True))
         self._torch = [error(value, exact) for value, exact in pairs]
-        self._rounding = [
-            max(ROUNDINGS * ROUNDING, error(exact.to(value.dtype), exact)) for value, exact in pairs
-        ]
+        rounding = [error(exact.to(value.dtype), exact) for value, exact in pairs]
+        least = ROUNDINGS * 2.0**-24
+        self._limits = [FACTOR * max(*both, least) for both in zip(self._torch, rounding)]
 
     def agreement(self, function: Function) -> Agreement:
         """Compare a function with the exact result; the tensor that is nearest to its limit."""
-        found = [
-            Agreement(name, of_ours, of_torch, FACTOR * max(of_torch, rounding))
-            for name, of_ours, of_torch, rounding in zip(
-                self._names(), self._errors(function), self._torch, self._rounding, strict=True
-            )
-        ]
-        # NaN sorts nowhere: a bad one comes first in any case.
-        return max(found, key=lambda a: (not a.good, a.error / a.limit if a.limit else 0.0))
-
-    def _errors(self, function: Function) -> list[float]:
         values = evaluate(function, self._inputs, self._grads)
-        return [error(value, exact) for value, exact in zip(values, self._exact, strict=True)]
-
-    def _names(self) -> list[str]:
-        outputs = len(self._grads)
-        return [
-            f"output {i}" if i < outputs else f"gradient {i - outputs}"
-            for i in range(len(self._exact))
-        ]
+        errors = [error(value, exact) for value, exact in zip(values, self._exact, strict=True)]
+        outputs = [f"output {i}" for i in range(len(self._grads))]
+        names = outputs + [f"gradient {i}" for i in range(len(values) - len(outputs))]
+        found = map(Agreement, names, errors, self._torch, self._limits)
+        # NaN sorts nowhere: a bad one comes first in any case.
+        return max(found, key=lambda a: (not a.good, a.error / a.limit))
 
 
 def evaluate(function: Function, inputs: Inputs, grads: Sequence[Tensor]) -> list[Tensor]:

@@ -2,61 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+INITIAL, FINE, GENERAL, ODD = "initial training", "fine-tuning", "general", "odd sizes"
+"""Where a shape comes up. Odd ones are small and divide nothing: for checks and not for times."""
 
 Inputs = tuple[Any, ...]
 """Positional arguments: tensors, sequences of tensors, None, numbers. Gradients are taken with
 respect to every tensor that requires one, sequences included."""
 
-MakeInputs = Callable[[torch.device, torch.dtype], Inputs]
-"""New ones at each call."""
-
 Function = Callable[..., Any]
 """From inputs to a tensor or a tuple of tensors."""
-
-
-@dataclass(frozen=True)
-class KernelCase:
-    """One op at one shape.
-
-    Attributes
-    ----------
-    op : str
-        Name of the module in `cases`.
-    shape : str
-        What the table says of it, such as ``triangle attention N=256``.
-    inputs : MakeInputs
-    reference : Function
-        Plain torch.
-    ours : Function
-    setting : {"initial training", "fine-tuning", "general", "odd sizes"}
-        Where the shape comes up. ``odd sizes``: small ones that divide nothing, for checks and not
-        for times.
-    check_inputs : MakeInputs, optional
-        For the correctness check, where the reference in float64 does not fit at full size.
-    peers : mapping of str to Function
-        Other implementations by name; they raise ``ImportError`` where they are not installed.
-    """
-
-    op: str
-    shape: str
-    inputs: MakeInputs
-    reference: Function
-    ours: Function
-    setting: str = "general"
-    check_inputs: MakeInputs | None = None
-    peers: Mapping[str, Function] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """Within its op."""
-        return f"{self.setting}, {self.shape}"
 
 
 class Draw:
@@ -86,11 +48,90 @@ class Draw:
         return self.weight(outputs, inputs), self(outputs, scale=0.1)
 
 
-def plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """LayerNorm by torch."""
-    return functional.layer_norm(x, weight.shape, weight, bias)
+@dataclass(frozen=True)
+class KernelCase:
+    """One op at one shape.
+
+    ``inputs`` makes new ones at each call; ``check_inputs``, if given, those of the correctness
+    check. ``reference`` is plain torch. ``peers`` are other implementations by name; they raise
+    ``ImportError`` where they are not installed.
+    """
+
+    op: str
+    shape: str
+    inputs: Callable[[Draw], Inputs]
+    reference: Function
+    ours: Function
+    setting: str = GENERAL
+    check_inputs: Callable[[Draw], Inputs] | None = None
+    peers: Mapping[str, Function] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Within its op."""
+        return f"{self.setting}, {self.shape}"
 
 
-def wider(dtype: torch.dtype) -> torch.dtype:
-    """In which references sum: float32, or float64 for float64."""
-    return torch.promote_types(dtype, torch.float32)
+@dataclass(frozen=True)
+class Op:
+    """What the cases of an op have in common.
+
+    ``inputs`` takes a `Draw`, then sizes and options. For the correctness check the first sizes are
+    at most ``checked``: in float64 the reference of larger ones does not fit into memory.
+    """
+
+    name: str
+    ours: Function
+    reference: Function
+    inputs: Callable[..., Inputs]
+    checked: tuple[int, ...] = ()
+
+    def at(
+        self,
+        setting: str,
+        shape: str,
+        *sizes: Any,
+        peers: Mapping[str, Function] | None = None,
+        **options: Any,
+    ) -> KernelCase:
+        """The case of a shape."""
+        fewer = *map(min, sizes, self.checked), *sizes[len(self.checked) :]
+        return KernelCase(
+            self.name,
+            shape,
+            lambda draw: self.inputs(draw, *sizes, **options),
+            self.reference,
+            self.ours,
+            setting,
+            lambda draw: self.inputs(draw, *fewer, **options),
+            peers or {},
+        )
+
+
+def chosen(
+    cases: Sequence[KernelCase], ops: Sequence[str], texts: Sequence[str], *, odd: bool
+) -> list[KernelCase]:
+    """Those of some ops, or of all, whose setting or shape holds one of the texts.
+
+    Without texts: all, those of odd sizes only if ``odd``.
+
+    Raises
+    ------
+    LookupError
+        There is no such op or shape.
+    """
+    known = sorted({case.op for case in cases})
+    for op in ops:
+        if op not in known:
+            near = "".join(f"; did you mean {n}?" for n in get_close_matches(op, known, n=1))
+            raise LookupError(f"no benchmark of {op}{near} There are {', '.join(known)}")
+    found = [case for case in cases if case.op in (ops or known)]
+    kept = [
+        case
+        for case in found
+        if (any(text in case.name for text in texts) if texts else odd or case.setting != ODD)
+    ]
+    if not kept:
+        wanted, names = " or ".join(map(repr, texts)), sorted({case.name for case in found})
+        raise LookupError(f"no shape contains {wanted}; there are: {'; '.join(names)}")
+    return kept

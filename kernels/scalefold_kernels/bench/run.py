@@ -33,22 +33,10 @@ def check(cases: Sequence[KernelCase], dtype: torch.dtype, device: torch.device)
 def run(
     cases: Sequence[KernelCase], dtype: torch.dtype, device: torch.device, out: Path, compare: bool
 ) -> bool:
-    """Check and time cases, print each as it is done, and write all as JSON.
+    """Check and time cases, print each as it is done, and write all so far as JSON.
 
-    Parameters
-    ----------
-    cases : sequence of KernelCase
-    dtype : torch.dtype
-    device : torch.device
-    out : Path
-        JSON file to write; it is complete after each case.
-    compare : bool
-        Also torch.compile and the other implementations that are installed.
-
-    Returns
-    -------
-    bool
-        Whether all were right; what is not right has no times.
+    With ``compare`` also torch.compile and the peers that are installed. What is not right has no
+    times; whether all are right is returned.
     """
     record: dict[str, Any] = {
         "benchmark": "kernels",
@@ -77,17 +65,12 @@ def measure(case: KernelCase, dtype: torch.dtype, device: torch.device) -> dict[
     """Ours and plain torch's, for JSON; of what is wrong no times."""
     exact = Exact(case, device, dtype)
     ours = exact.agreement(case.ours)
+    print(f"\n{case.op}: {case.name}\n  {ours}", flush=True)
     found = []
     if ours.good:
         sets = input_sets(case.inputs, device, dtype)
-        for name, function in (("ScaleFold", case.ours), ("torch", case.reference)):
-            try:
-                numbers = _numbers(function, exact, sets)
-            except torch.OutOfMemoryError as failure:
-                numbers = _failure(failure)
-            found.append({"name": name} | numbers)
-    print(f"\n{case.op}: {case.name}\n  {ours}")
-    print(*map(_line, found), sep="\n", flush=True)
+        both = {"ScaleFold": case.ours, "torch": case.reference}
+        found = _measured(both, exact, sets, torch.OutOfMemoryError)
     return {
         "op": case.op,
         "shape": case.shape,
@@ -107,28 +90,30 @@ def measure_others(
     torch.compiler.reset()
     compiled = torch.compile(case.reference, dynamic=False)
     print(f"\n{case.op}: {case.name}")
+    return _measured({"torch.compile": compiled, **case.peers}, exact, sets, Exception)
+
+
+def _measured(
+    functions: Mapping[str, Function],
+    exact: Exact,
+    sets: Sequence[Inputs],
+    allowed: type[Exception],
+) -> list[dict[str, Any]]:
+    """Errors and times, or what failed, if that is allowed to."""
     found = []
-    for name, function in {"torch.compile": compiled, **case.peers}.items():
+    for name, function in functions.items():
+        made: dict[str, Any]
         try:
-            numbers = _numbers(function, exact, sets)
-        except ImportError:
-            continue
-        except Exception as failure:
-            numbers = _failure(failure)
-        found.append({"name": name} | numbers)
+            made = {"error": exact.agreement(function).error} | times(function, sets)
+        except allowed as failure:
+            if isinstance(failure, ImportError):
+                continue
+            cause = getattr(failure, "inner_exception", failure)  # torch.compile's
+            *_, reason = str(cause).splitlines() or [""]
+            made = {"failed": f"{type(cause).__name__}: {reason.strip()}"}
+        found.append({"name": name} | made)
         print(_line(found[-1]), flush=True)
     return found
-
-
-def _numbers(function: Function, exact: Exact, sets: Sequence[Inputs]) -> dict[str, Any]:
-    """Error and times of one implementation."""
-    return {"error": exact.agreement(function).error} | times(function, sets)
-
-
-def _failure(failure: Exception) -> dict[str, str]:
-    cause = getattr(failure, "inner_exception", failure)  # torch.compile's
-    *_, reason = str(cause).splitlines() or [""]
-    return {"failed": f"{type(cause).__name__}: {reason.strip()}"}
 
 
 def _line(made: Mapping[str, Any]) -> str:

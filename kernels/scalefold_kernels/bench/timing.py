@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from scalefold_kernels.bench.agreement import evaluate, tensors
-from scalefold_kernels.bench.case import Function, Inputs, MakeInputs
+from scalefold_kernels.bench.case import Draw, Function, Inputs
 
 _REPLAYS: Final = 20
 _MAX_COPIES: Final = 16
 _LEAST_SECONDS: Final = 2e-3
 """Of a replay: the GPU takes some microseconds to begin and to end one, which are no call's."""
 _WARM_UP: Final = 3
+
+Call = Callable[[], object]
 
 
 class Time(NamedTuple):
@@ -34,26 +36,37 @@ class Time(NamedTuple):
 
 def times(function: Function, sets: Sequence[Inputs]) -> dict[str, Any]:
     """Times of a function, for JSON; ``sets`` as `input_sets` makes them."""
+    forward, both = calls(function, sets)
     with torch.no_grad():
-        grads = gradients_like(list(tensors(function(*sets[0]))))
-        forward = time_calls([functools.partial(function, *inputs) for inputs in sets])
-    both = time_calls([functools.partial(evaluate, function, inputs, grads) for inputs in sets])
+        found = {"forward": time_calls(forward)}
+    found["forward_backward"] = time_calls(both)
     return {
-        "seconds": {"forward": forward.seconds, "forward_backward": both.seconds},
-        "method": {"forward": forward.method, "forward_backward": both.method},
+        field: {name: getattr(time, field) for name, time in found.items()}
+        for field in Time._fields
     }
 
 
-def input_sets(make: MakeInputs, device: torch.device, dtype: torch.dtype) -> list[Inputs]:
+def calls(function: Function, sets: Sequence[Inputs]) -> tuple[list[Call], list[Call]]:
+    """One call a set: of forward, to be made without gradients, and of forward and backward."""
+    with torch.no_grad():
+        grads = gradients_like(list(tensors(function(*sets[0]))))
+    forward: list[Call] = [partial(function, *inputs) for inputs in sets]
+    return forward, [partial(evaluate, function, inputs, grads) for inputs in sets]
+
+
+def input_sets(
+    make: Callable[[Draw], Inputs], device: torch.device, dtype: torch.dtype
+) -> list[Inputs]:
     """Inputs that together are more than twice what the GPU's cache holds, two sets or more.
 
     With one after the other the cache does not hold what a training step would find in memory.
     """
-    first = make(device, dtype)
+    draw = Draw(device, dtype)
+    first = make(draw)
     size = sum(t.numel() * t.element_size() for t in tensors(first))
     cache = torch.cuda.get_device_properties(device).L2_cache_size
     copies = min(max(2, -(-2 * cache // max(size, 1))), _MAX_COPIES)
-    return [first, *(make(device, dtype) for _ in range(copies - 1))]
+    return [first, *(make(draw) for _ in range(copies - 1))]
 
 
 def gradients_like(outputs: Sequence[Tensor]) -> list[Tensor]:
@@ -70,7 +83,7 @@ def gradients_like(outputs: Sequence[Tensor]) -> list[Tensor]:
     return found
 
 
-def time_calls(calls: Sequence[Callable[[], object]]) -> Time:
+def time_calls(calls: Sequence[Call]) -> Time:
     """Time calls that do the same work, one after the other."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -90,9 +103,7 @@ def time_calls(calls: Sequence[Callable[[], object]]) -> Time:
     return Time(statistics.median(seconds), "graph" if graph is not None else "events")
 
 
-def _capture(
-    calls: Sequence[Callable[[], object]], stream: torch.cuda.Stream
-) -> torch.cuda.CUDAGraph | None:
+def _capture(calls: Sequence[Call], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph | None:
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph, stream=stream):
@@ -111,7 +122,7 @@ def _rounds(graph: torch.cuda.CUDAGraph) -> int:
     return math.ceil(_LEAST_SECONDS / _seconds(graph.replay))
 
 
-def _seconds(run: Callable[[], object]) -> float:
+def _seconds(run: Call) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     run()

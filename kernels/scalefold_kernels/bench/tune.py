@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from scalefold_kernels.bench.agreement import Exact, evaluate, tensors
+from scalefold_kernels.bench.agreement import Exact
 from scalefold_kernels.bench.case import KernelCase
 from scalefold_kernels.bench.run import write_text
-from scalefold_kernels.bench.timing import gradients_like, input_sets, time_calls
+from scalefold_kernels.bench.timing import Call, calls, input_sets, time_calls
 from scalefold_kernels.tiles import Overridden, find_table, overridden, read_table, read_tables
 
 Key = tuple[str, str, tuple[tuple[str, int | str], ...]]
 """Kernel, architecture, shape: one lookup."""
 
 Winners = dict[Key, dict[str, int]]
-
-_LARGEST = 2**31 - 1
 
 
 def tune(
@@ -31,26 +28,9 @@ def tune(
     """Find the fastest candidate for every lookup that these cases make, and write the tables.
 
     Kernels are tuned one after the other while the rest of the op runs with the best tiles so far.
-    The winners together must pass the correctness check of the case. Rules of other architectures
-    stay as they are, and so do those of kernels that the cases do not reach.
-
-    Parameters
-    ----------
-    cases : sequence of KernelCase
-    dtype : torch.dtype
-    device : torch.device
-    folder : Path or None
-        Where tables are written. None: where the kernels read them.
-
-    Returns
-    -------
-    list of Path
-        The files written.
-
-    Raises
-    ------
-    RuntimeError
-        The winners of a case are wrong.
+    The winners together must pass the correctness check of the case, or it is a RuntimeError. Rules
+    of other architectures stay as they are, and so do those of kernels that the cases do not reach.
+    Tables are written into ``folder``, or where the kernels read them. Their paths are returned.
     """
     winners: Winners = {}
     for case in cases:
@@ -77,22 +57,15 @@ def _tune_case(
     lookups: Overridden,
     winners: Winners,
 ) -> None:
-    sets = input_sets(case.inputs, device, dtype)
-    with torch.no_grad():
-        grads = gradients_like(list(tensors(case.ours(*sets[0]))))
-    in_forward = list(lookups.seen)
-    evaluate(case.ours, sets[0], grads)
+    forward, both = calls(case.ours, input_sets(case.inputs, device, dtype))
+    in_forward = set(lookups.seen)
+    both[0]()
     # Other tiles of one kernel may ask for new shapes of another, so look again each time.
     while pending := [key for key in lookups.seen if key not in winners]:
         key = pending[0]
-        if key in in_forward:
-            calls = [functools.partial(case.ours, *inputs) for inputs in sets]
-            context: Callable[[], Any] = torch.no_grad
-        else:
-            calls = [functools.partial(evaluate, case.ours, inputs, grads) for inputs in sets]
-            context = torch.enable_grad
-        with context():
-            winners[key] = _fastest(key, calls, lookups)
+        timed = forward if key in in_forward else both
+        with torch.set_grad_enabled(timed is both):
+            winners[key] = _fastest(key, timed, lookups)
         lookups.instead[key] = winners[key]
     agreement = Exact(case, device, dtype).agreement(case.ours)
     if not agreement.good:
@@ -101,9 +74,7 @@ def _tune_case(
         )
 
 
-def _fastest(
-    key: Key, calls: Sequence[Callable[[], object]], lookups: Overridden
-) -> dict[str, int]:
+def _fastest(key: Key, calls: Sequence[Call], lookups: Overridden) -> dict[str, int]:
     best, best_seconds = lookups.seen[key], time_calls(calls).seconds
     before = best_seconds
     for candidate in candidates(read_table(key[0])):
@@ -130,7 +101,7 @@ def candidates(table: Mapping[str, Any]) -> Iterable[dict[str, int]]:
     listed = table.get("candidates", [])
     if isinstance(listed, list):
         return listed
-    return (dict(zip(listed, values)) for values in itertools.product(*listed.values()))
+    return (dict(zip(listed, values)) for values in product(*listed.values()))
 
 
 def _with_rules(
@@ -146,48 +117,31 @@ def _with_rules(
 def rules(
     found: Sequence[tuple[Mapping[str, int | str], dict[str, int]]], ranged: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Rules that give each measured shape its tile, and shapes between them that of the nearer.
+    """Rules that give each measured (shape, tile) its tile, and shapes between that of the nearer.
 
-    Parameters
-    ----------
-    found : sequence of (shape, tile)
-        All shapes have the same names.
-    ranged : sequence of str
-        Sizes that extend to the geometric mean with the next measured one, the outermost to all.
-        Other names match exactly.
+    ``ranged`` sizes extend to the geometric mean with the next measured one, the outermost to all.
+    Others match exactly. All shapes have the same names.
     """
-    names = [n for n in found[0][0] if n not in ranged] + [n for n in found[0][0] if n in ranged]
-    return [{"where": where, "tile": tile} for where, tile in _rules(found, names, set(ranged))]
+    names = sorted(found[0][0], key=lambda name: name in ranged)
+    made = []
+    for shape, tile in sorted(found, key=lambda pair: [pair[0][name] for name in names]):
+        where: dict[str, Any] = {}
+        alike = [other for other, _ in found]
+        for name in names:
+            value = shape[name]
+            where[name] = value if isinstance(value, str) else [value, value]
+            if name in ranged:
+                where[name] = _nearest(sorted({other[name] for other in alike}), value)
+            alike = [other for other in alike if other[name] == value]
+        made.append({"where": where, "tile": tile})
+    return made
 
 
-def _rules(
-    found: Sequence[tuple[Mapping[str, int | str], dict[str, int]]],
-    names: Sequence[str],
-    ranged: set[str],
-) -> Iterable[tuple[dict[str, Any], dict[str, int]]]:
-    if not names:
-        yield {}, found[0][1]
-        return
-    name, rest = names[0], names[1:]
-    values = sorted({shape[name] for shape, _ in found})
-    for place, value in enumerate(values):
-        where: Any = value
-        if isinstance(value, int):
-            where = [value, value]
-        if name in ranged:
-            where = [_between(values, place), _between(values, place + 1) - 1]
-        inside = [(shape, tile) for shape, tile in found if shape[name] == value]
-        for deeper, tile in _rules(inside, rest, ranged):
-            yield {name: where} | deeper, tile
-
-
-def _between(values: Sequence[Any], place: int) -> int:
-    """The first size nearer to ``values[place]`` than to the one before it."""
-    if place == 0:
-        return 0
-    if place == len(values):
-        return _LARGEST + 1
-    return int((values[place - 1] * values[place]) ** 0.5) + 1
+def _nearest(measured: Sequence[Any], value: Any) -> list[int]:
+    """The first and the last size that is nearer to this one than to another measured one."""
+    edges = [0, *(int((a * b) ** 0.5) + 1 for a, b in pairwise(measured)), 2**31]
+    place = measured.index(value)
+    return [edges[place], edges[place + 1] - 1]
 
 
 def tables_text(tables: Mapping[str, Mapping[str, Any]]) -> str:

@@ -12,15 +12,13 @@ from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import triton
-from tests.kernels.offline.case import CompileCase, recorded
+from tests.kernels.offline.case import CompileCase, empty, recorded
 
 from scalefold_kernels.ops.attention import hopper
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept, checked, new_rest
-from scalefold_kernels.ops.attention.hopper import launch as hopper_launch
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
@@ -101,8 +99,7 @@ def _triton() -> Iterator[CompileCase]:
                 launches["backward_bias"] = backward, launch
             for kernel, (module, launch) in launches.items():
                 described = f"{kernel} for {arch}, {name}, {_KINDS[dtype]}"
-                with patch.object(forward, "architecture", lambda _, arch=arch: arch):
-                    yield recorded(module, f"{kernel}_kernel", launch, described, arch)
+                yield recorded(module, f"{kernel}_kernel", launch, described, arch)
 
 
 def _hopper() -> Iterator[CompileCase]:
@@ -119,16 +116,14 @@ def _hopper() -> Iterator[CompileCase]:
         launches |= _hopper_backward(inputs, kept)
         for described, launch in launches.items():
             kernel = described.split()[0]
-            # H100 and H200: 132 SMs.
-            with patch.object(hopper_launch, "num_sms", lambda _: 132):
-                module = _module(f"hopper.{kernel}")
-                others = inputs.num_keys > 256 or not triton.__version__.startswith("3.6.")
-                known = _SPILLED if kernel == "backward_queries_bias" and others else 0
-                if described == "forward" and module.constants(inputs)["GROUPS"] > 2:
-                    known = _SPILLED_ONCE
-                title = f"{described} on Hopper, {name}"
-                case = recorded(module, f"{kernel}_kernel", launch, title, "sm_90")
-                yield replace(case, spilled_bytes=known)
+            module = _module(f"hopper.{kernel}")
+            others = inputs.num_keys > 256 or not triton.__version__.startswith("3.6.")
+            known = _SPILLED if kernel == "backward_queries_bias" and others else 0
+            if described == "forward" and module.constants(inputs)["GROUPS"] > 2:
+                known = _SPILLED_ONCE
+            title = f"{described} on Hopper, {name}"
+            case = recorded(module, f"{kernel}_kernel", launch, title, "sm_90")
+            yield replace(case, spilled_bytes=known)
 
 
 def _hopper_backward(inputs: Inputs, kept: Kept) -> dict[str, partial[Any]]:
@@ -159,15 +154,14 @@ def _hopper_backward(inputs: Inputs, kept: Kept) -> dict[str, partial[Any]]:
 
 def _arguments(name: str, dtype: torch.dtype) -> tuple[Inputs, Kept]:
     rows, length, heads, channels, gated, order, in_bits = _SHAPES[name]
-    packed = torch.empty((1, rows, length, 4, heads, channels), dtype=dtype, device="meta")
-    q, k, v, gate = packed.unbind(3)
-    mask = torch.empty((1, rows, length), dtype=dtype, device="meta")
+    q, k, v, gate = empty(1, rows, length, 4, heads, channels, dtype=dtype).unbind(3)
+    mask = empty(1, rows, length, dtype=dtype)
     bias = None
     if order is not None:
-        bias = torch.empty((1, heads, length, length), dtype=dtype, device="meta")
+        bias = empty(1, heads, length, length, dtype=dtype)
         bias = bias.mT if order == "KQ" else bias
-    statistics = torch.empty((1, rows, heads, length), device="meta")
-    out = torch.empty((1, rows, length, heads, channels), dtype=dtype, device="meta")
+    statistics = empty(1, rows, heads, length, dtype=torch.float32)
+    out = empty(1, rows, length, heads, channels, dtype=dtype)
     scale = BITS if in_bits else None
     inputs = checked(q, k, v, gate if gated else None, mask, bias, BITS, scale)
     keeps = bias is not None and dtype != torch.float32

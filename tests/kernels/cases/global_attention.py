@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from functools import partial
 from importlib import import_module
 from itertools import product
 from types import ModuleType
-from unittest.mock import MagicMock, patch
 
 import torch
-from tests.kernels.offline.case import CompileCase, recorded
-from torch import Tensor
+from tests.kernels.offline.case import CompileCase, empty, recorded
 
 from scalefold_kernels.ops.global_attention.op import checked, results
 
@@ -31,9 +29,7 @@ def compile_cases() -> list[CompileCase]:
 def _cases(
     channels: int, heads: int, head: int, dtype: torch.dtype, arch: str
 ) -> Iterator[CompileCase]:
-    def new(*size: int) -> Tensor:
-        return torch.empty(size, dtype=dtype, device="meta")
-
+    new = partial(empty, dtype=dtype)
     every = heads * head
     x, mask = new(1, 1024, 256, channels), new(1, 1024, 256).float()
     row, of_all, of_one = new(channels), new(every, channels), new(head, channels)
@@ -48,13 +44,5 @@ def _cases(
         backward: lambda: backward.backward(x, x, mask, parameters, columns, x, flat),
     }
     for module, launch in launches.items():
-        kernels = [n for n in vars(module) if n.endswith("_kernel")]
-        for kernel in kernels:
-            others = {n: MagicMock() for n in kernels if n != kernel}
-            others |= {"sum_rows": MagicMock()} if module is backward else {}
-            with (
-                patch.object(forward, "architecture", lambda _: arch),
-                patch.multiple(module, **others) if others else nullcontext(),
-            ):
-                described = f"{kernel.removesuffix('_kernel')} {name}"
-                yield recorded(module, kernel, launch, described, arch)
+        for kernel in [n for n in vars(module) if n.endswith("_kernel")]:
+            yield recorded(module, kernel, launch, f"{kernel.removesuffix('_kernel')} {name}", arch)

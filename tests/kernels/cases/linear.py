@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from tests.kernels.offline.case import CompileCase, recorded
+from tests.kernels.offline.case import CompileCase, empty, recorded
 from torch import Tensor
 
 from scalefold_kernels.dropout.mask import Dropout
@@ -38,22 +37,16 @@ def _triton_cases(direction: str) -> Iterator[CompileCase]:
         channels, inputs = int(shape["C"]), int(shape["K"])
         if direction == "backward" and channels * inputs > triton.MAX_GRADIENT:
             continue
-        x, h, weight = (
-            _empty(1, 256, 256, channels),
-            _empty(1, 256, 256, inputs),
-            _empty(channels, inputs),
-        )
-        key = torch.empty(1, dtype=torch.int64, device="meta")
-        for shared_dim in (None, -3, -2):
-            dropout = None if shared_dim is None else Dropout(key, 7, 0.25, shared_dim)
-            update = Update(x, weight, dropout)
+        x, h = (empty(1, 256, 256, size) for size in (channels, inputs))
+        weight = empty(channels, inputs)
+        for shared_dim, update in _updates(x, weight):
             launch: Callable[[], Any]
             launch = partial(triton.forward, x, h, weight, weight[:, 0], update)
             if direction == "backward":
-                gradients = h, _empty(weight.numel() + channels)
+                gradients = h, empty(weight.numel() + channels)
                 launch = partial(triton.backward, x, h, weight, update, *gradients)
             described = f"{table} {arch} K={inputs} C={channels}, shared {shared_dim}, {tile}"
-            with overridden() as tables, patch.object(triton, "sum_rows"):
+            with overridden() as tables:
                 tables.force(table, **tile)
                 yield recorded(triton, f"{table}_kernel", launch, described, arch)
 
@@ -68,13 +61,10 @@ def _settings(table: str) -> Iterator[tuple[str, Shape, Tile]]:
 def _hopper_cases() -> Iterator[CompileCase]:
     """Both kernels at the sizes of the model that they serve, with each kind of mask."""
     for *size, channels in _SHAPES:
-        for shared_dim in (None, -3, -2):
-            x, h = (_empty(1, *size, channels) for _ in range(2))
-            weight, bias = _empty(channels, channels), _empty(channels)
-            key = torch.empty(1, dtype=torch.int64, device="meta")
-            dropout = None if shared_dim is None else Dropout(key, 7, 0.25, shared_dim)
-            update = Update(x, weight, dropout)
-            gradients = _empty(*h.shape), _empty(channels * channels + channels)
+        x, h = (empty(1, *size, channels) for _ in range(2))
+        weight, bias = empty(channels, channels), empty(channels)
+        gradients = empty(*h.shape), empty(channels * channels + channels)
+        for shared_dim, update in _updates(x, weight):
             launches: dict[str, Callable[[], Any]] = {
                 "forward": partial(hopper.forward, x, h, weight, bias, update)
             }
@@ -84,12 +74,12 @@ def _hopper_cases() -> Iterator[CompileCase]:
                 kernel = f"residual_linear_{direction}_hopper_kernel"
                 module = import_module(f"scalefold_kernels.ops.linear.hopper.{direction}")
                 described = f"residual_linear_{direction}_hopper {channels}, shared {shared_dim}"
-                with (
-                    patch.object(module, "num_sms", lambda _: 132),
-                    patch.object(module, "sum_rows", create=True),
-                ):
-                    yield recorded(module, kernel, launch, described, "sm_90")
+                yield recorded(module, kernel, launch, described, "sm_90")
 
 
-def _empty(*shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.bfloat16, device="meta")
+def _updates(x: Tensor, weight: Tensor) -> Iterator[tuple[int | None, Update]]:
+    """Without a mask, and with each kind of mask: the dimension that shares it, and the update."""
+    key = empty(1, dtype=torch.int64)
+    yield None, Update(x, weight, None)
+    for shared_dim in (-3, -2):
+        yield shared_dim, Update(x, weight, Dropout(key, 7, 0.25, shared_dim))

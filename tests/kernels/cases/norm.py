@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from tests.kernels.offline.case import CompileCase, recorded
+from tests.kernels.offline.case import CompileCase, empty, recorded
 from torch import Tensor
 
 from scalefold_kernels.ops.norm import triton as norm_alone
@@ -106,7 +105,7 @@ def _projections_of(shape: Shape, few: int) -> Projections:
 
 def _rows(shape: Shape, size: str) -> Tensor:
     dtype = getattr(torch, str(shape["dtype"]))
-    return torch.empty(ROWS, int(shape[size]), dtype=dtype, device="meta")
+    return empty(ROWS, int(shape[size]), dtype=dtype)
 
 
 def _norm(shape: Shape) -> Norm:
@@ -139,11 +138,7 @@ def _record(
     described: str,
     launch: Launch,
 ) -> CompileCase:
-    with (
-        overridden() as tables,
-        patch.object(module, "sum_rows"),
-        patch.object(triton_library, "column_sums"),
-    ):
+    with overridden() as tables:
         tables.force(table, **tile)
         sizes = ", ".join(f"{k}={v}" for k, v in {**shape, **tile}.items())
         return recorded(

@@ -6,13 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from itertools import product
-from unittest.mock import patch
 
-import torch
-from tests.kernels.offline.case import CompileCase, recorded
-from torch import Tensor
+from tests.kernels.offline.case import CompileCase, empty, recorded
 
-from scalefold_kernels import tma
 from scalefold_kernels.ops.norm.op import new_stats
 from scalefold_kernels.ops.normed_projection import hopper
 from scalefold_kernels.ops.normed_projection.arguments import Gradients, Norm, Projections, Sizes
@@ -33,12 +29,12 @@ def compile_cases() -> Iterator[CompileCase]:
     """All kernels at the sizes of the model that they serve."""
     for sizes in _SIZES:
         channels, outputs, first_biased, few = sizes
-        x, grad, weight = _empty(ROWS, channels), _empty(ROWS, outputs), _empty(outputs, channels)
+        x, grad, weight = empty(ROWS, channels), empty(ROWS, outputs), empty(outputs, channels)
         norm = Norm(x[0], x[0], new_stats(x))
-        few_weight, grad_few = (_empty(few, channels), _empty(ROWS, few)) if few else (None, None)
-        bias = _empty(outputs - first_biased)
-        gradients = Gradients.of(_empty(sizes.parameters), sizes)
-        out, few_out = _empty(1, ROWS, outputs), _empty(1, few, ROWS)
+        few_weight, grad_few = (empty(few, channels), empty(ROWS, few)) if few else (None, None)
+        bias = empty(outputs - first_biased)
+        gradients = Gradients.of(empty(sizes.parameters), sizes)
+        out, few_out = empty(1, ROWS, outputs), empty(1, few, ROWS)
         for direction, first_scale in product(("forward", "backward"), (1.0, 0.5)):
             projections = Projections(
                 sizes, weight, few_weight, bias, outputs // 4, first_scale, 1.0
@@ -52,15 +48,5 @@ def compile_cases() -> Iterator[CompileCase]:
             )
             module = import_module(f"{hopper.__name__}.{direction}")
             kernel = f"projection_{direction}_hopper_kernel"
-            with (
-                # H100 and H200.
-                patch.object(tma, "num_sms", lambda _: 132),
-                patch.object(module, "sum_rows", create=True),
-            ):
-                described = f"projection_{direction}_hopper C={channels} P={outputs} S={few}"
-                described += f" times {first_scale}"
-                yield recorded(module, kernel, launch, described, "sm_90")
-
-
-def _empty(*shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.bfloat16, device="meta")
+            described = f"projection_{direction}_hopper C={channels} P={outputs} S={few}"
+            yield recorded(module, kernel, launch, f"{described} times {first_scale}", "sm_90")

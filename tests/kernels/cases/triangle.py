@@ -6,17 +6,13 @@ The launches run on tensors without memory, see `recorded`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from tests.kernels.offline.case import CompileCase, recorded
-from torch import Tensor
+from tests.kernels.offline.case import CompileCase, empty, recorded
 
-from scalefold_kernels import sums
 from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops.triangle import hopper, triton
 from scalefold_kernels.ops.triangle.arguments import (
@@ -31,7 +27,6 @@ from scalefold_kernels.ops.triangle.arguments import (
 )
 from scalefold_kernels.ops.triangle.hopper import output as hopper_output
 from scalefold_kernels.ops.triangle.hopper import output_gradient as hopper_output_gradient
-from scalefold_kernels.ops.triangle.hopper import parts as hopper_parts
 from scalefold_kernels.ops.triangle.hopper import product as hopper_product
 from scalefold_kernels.ops.triangle.hopper import projection as hopper_projection
 from scalefold_kernels.ops.triangle.hopper import projection_gradient as hopper_projection_gradient
@@ -69,8 +64,7 @@ def compile_cases() -> list[CompileCase]:
             sizes = Sizes(256 * 256, pair, hidden, torch.bfloat16, arch)
             found += _cases(sizes, triton, _TRITON)
         if hopper.why_not("output_forward", sizes) is None:
-            with patch.object(hopper_parts, "num_sms", lambda _: 132):  # H100, H200
-                found += _cases(sizes, hopper, _HOPPER)
+            found += _cases(sizes, hopper, _HOPPER)
     return found + list(_products())
 
 
@@ -81,28 +75,23 @@ def _cases(
     for name, module in kernels.items():
         described = f"{name} Z={sizes.pair} C={sizes.hidden} {sizes.arch}"
         described += " Hopper" if backend is hopper else ""
-        with ExitStack() as others:
-            others.enter_context(patch.object(sums, "sum_partials_kernel", _Nothing()))
-            for other, place in [*_TRITON.items(), *_HOPPER.items()]:
-                if (other, place) != (name, module):
-                    others.enter_context(patch.object(place, f"{other}_kernel", _Nothing()))
-            yield recorded(module, f"{name}_kernel", runs[name], described, sizes.arch)
+        yield recorded(module, f"{name}_kernel", runs[name], described, sizes.arch)
 
 
 def _runs(sizes: Sizes, backend: ModuleType) -> dict[str, Callable[[], Any]]:
     """What launches each kernel."""
     pair, hidden = sizes.pair, sizes.hidden
-    z, operand = _empty(1, 256, 256, pair), _empty(hidden, 1, 256, 256)
-    mask, numbers = z[..., 0].contiguous(), _empty(1, 256, 256, dtype=torch.float32)
-    matrices = [_empty(hidden, pair), _empty(hidden)] * 4 + [_empty(pair, pair), _empty(pair)]
-    projection = ProjectionWeights(*[_empty(pair)] * 2, *matrices)
-    output = OutputWeights(_empty(hidden), _empty(hidden), _empty(pair, hidden), _empty(pair))
+    z, operand = empty(1, 256, 256, pair), empty(hidden, 1, 256, 256)
+    mask, numbers = z[..., 0].contiguous(), empty(1, 256, 256, dtype=torch.float32)
+    matrices = [empty(hidden, pair), empty(hidden)] * 4 + [empty(pair, pair), empty(pair)]
+    projection = ProjectionWeights(*[empty(pair)] * 2, *matrices)
+    output = OutputWeights(empty(hidden), empty(hidden), empty(pair, hidden), empty(pair))
     dropout = Dropout(torch.empty(1, dtype=torch.int64, device="meta"), 5, 0.25, -3)
     given = OutputArguments(operand, z, output, dropout)
-    of_output = OutputKept(numbers, numbers, _empty(1, 1, 256, pair, dtype=torch.uint8))
+    of_output = OutputKept(numbers, numbers, empty(1, 1, 256, pair, dtype=torch.uint8))
     gradients = ProjectionGradients(operand, operand, z, z)
     of_projection = ProjectionKept(z, mask, operand, operand, numbers, numbers)
-    products = _empty(26, 4 * hidden + pair, pair, dtype=torch.float32)
+    products = empty(26, 4 * hidden + pair, pair, dtype=torch.float32)
     projected = partial(backend.projection_backward, sizes, gradients, of_projection, projection)
     put_out = partial(backend.output_backward, sizes, given, of_output, z)
     finished = partial(
@@ -123,26 +112,14 @@ def _runs(sizes: Sizes, backend: ModuleType) -> dict[str, Callable[[], Any]]:
 
 def _products() -> Iterator[CompileCase]:
     """Of both directions; forward has one product, backward two."""
-    x = _empty(128, 1, 256, 256)
+    x = empty(128, 1, 256, 256)
     cases = {
         "outgoing": [(x, x.mT)],
         "incoming": [(x.mT, x)],
         "outgoing backward": [(x, x), (x.mT, x)],
         "incoming backward": [(x, x.mT), (x, x)],
     }
-    with patch.object(hopper_product, "num_ctas", lambda *_: 132):
-        for direction, pairs in cases.items():
-            run = partial(hopper_product.products, [Product(*pair) for pair in pairs])
-            described = f"batched_products {direction}"
-            yield recorded(hopper_product, "batched_products_kernel", run, described, "sm_90")
-
-
-class _Nothing:
-    """A kernel that is not the one that is looked at."""
-
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
-
-
-def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
+    for direction, pairs in cases.items():
+        run = partial(hopper_product.products, [Product(*pair) for pair in pairs])
+        described = f"batched_products {direction}"
+        yield recorded(hopper_product, "batched_products_kernel", run, described, "sm_90")

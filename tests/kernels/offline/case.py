@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
+from triton.runtime import KernelInterface
 
 Signature = str | tuple[str, ...]
 """Type of an argument, see `CompileCase`."""
@@ -60,23 +64,51 @@ _KINDS = {
     torch.int8: "i8",
 }
 
+_SMS = {"sm_80": 108, "sm_86": 84, "sm_90": 132}
+"""Of an A100, an RTX 3090, and an H100 or H200."""
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """A tensor without memory."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+class _Launches:
+    """Stands in for a kernel: notes its arguments, and launches nothing."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *args, **kwargs: self.noted.append((args, kwargs))
+
+
+@contextmanager
+def _on(arch: str) -> Iterator[None]:
+    """The whole package takes tensors for those of such a GPU, and launches no kernel."""
+    known = {"architecture": lambda _: arch, "num_sms": lambda _: _SMS[arch]}
+    modules = [m for name, m in sys.modules.items() if name.startswith("scalefold_kernels.")]
+    with ExitStack() as stack:
+        for module in modules:
+            for name, value in list(vars(module).items()):
+                if name in known:
+                    stack.enter_context(patch.object(module, name, known[name]))
+                elif name.endswith("_kernel") and isinstance(value, KernelInterface):
+                    stack.enter_context(patch.object(module, name, _Launches()))
+        yield
+
 
 def recorded(
     module: ModuleType, name: str, launch: Callable[[], Any], described: str, arch: str
 ) -> CompileCase:
     """The one launch of the kernel ``module.name`` that a function makes of tensors without memory.
 
-    ``launch`` runs with a stand-in for the kernel that notes the arguments.
+    The function takes them for tensors on a GPU of this architecture. Nothing is launched.
     """
-    kernel, calls = getattr(module, name), []
-
-    class Note:
-        def __getitem__(self, grid: Any) -> Callable[..., None]:
-            return lambda *args, **kwargs: calls.append((args, kwargs))
-
-    with patch.object(module, name, Note()):
+    kernel, launches = getattr(module, name), _Launches()
+    with _on(arch), patch.object(module, name, launches):
         launch()
-    ((args, constexprs),) = calls
+    ((args, constexprs),) = launches.noted
     names = ("num_warps", "num_stages", "maxnreg")
     options = {k: constexprs.pop(k) for k in names if k in constexprs}
     for name in ("debug", "sanitize_overflow"):  # change no registers
