@@ -13,6 +13,7 @@ from typing import Any
 
 from scalefold.shards.sealed_json import sealed
 
+HEADER = "chain_key\tsplit\tcluster_id\n"
 ADDED = "2crb_A\ttemplate\t2crb_A\n"
 
 
@@ -43,7 +44,17 @@ def test_a_new_chain_packs_its_bucket_and_the_index(
     workflow.succeed("--until", "index")
     assert workflow.planned("--until", "index") == {}
     # As from scratch, to the last bit.
-    assert hashes(workflow.run / "shards") == hashes(finished[0].run / "shards")
+    packed = hashes(workflow.run / "shards")
+    assert packed == hashes(finished[0].run / "shards")
+    # Another split is the index's alone.
+    (workflow.folder / "splits.tsv").write_text(HEADER + "5pti_A\tvalidation\t5pti_A\n")
+    splits = ("--config", "data={splits: splits.tsv}", "--until", "index")
+    assert workflow.planned(*splits) == {"index": 1}
+    workflow.succeed(*splits)
+    assert workflow.planned(*splits) == {}
+    changed = {name for name, sha in hashes(workflow.run / "shards").items() if sha != packed[name]}
+    assert "index.arrow" in changed
+    assert all(name.startswith(("index", "templates")) for name in changed)
 
 
 def test_shards_of_the_former_version_stay_until_packing_is_asked_for(

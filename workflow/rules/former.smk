@@ -59,7 +59,7 @@ def refuse_lost_files():
 
 def changed_since():
     """What would have Snakemake make a part of the shards again, or nothing."""
-    if rows_changed := other_chains(Path(SHARDS), rows):
+    if rows_changed := other_chains(Path(SHARDS), LISTED):
         return (
             f"{len(rows_changed)} lines of {CONFIG.data.chains} have changed since, that of "
             f"{min(rows_changed)} for one"

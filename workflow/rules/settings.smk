@@ -18,6 +18,7 @@ from scalefold.config import check_image, load_config, load_stages, run_key
 from scalefold.config.identity import former_packing_settings
 from scalefold.errors import InputError
 from scalefold.raw.chains import read_chains
+from scalefold.raw.split_list import with_splits
 from scalefold.io.atomic import check_writable
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of
@@ -29,6 +30,8 @@ try:
     STAGES = load_stages(files, overrides)
     # With given weights there is nothing but predictions.
     rows = [] if CONFIG.predict.weights else read_chains(CONFIG.data.chains)
+    # Fetched and packed are `rows`. Only index and training ask for the splits of data.splits.
+    LISTED = rows and with_splits(rows, CONFIG.data)
     check_writable(CONFIG.results / CONFIG.run_name, "results")
     CONFIG = with_bucket_count(
         CONFIG, CONFIG.results / CONFIG.run_name / "shards", rows
@@ -170,11 +173,19 @@ def growing(amount):
 
 
 @cache
-def hashed_lines(bucket):
-    lines = [(c.chain_key, c.split, c.cluster_id) for c in CHAINS[bucket]]
+def hashed_bucket(bucket):
+    return hashed(CHAINS[bucket])
+
+
+def hashed(lines):
     return hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:12]
 
 
 def chain_table(wildcards):
     """A bucket's lines of the list of chains, hashed: a changed line concerns its bucket only."""
-    return hashed_lines(int(wildcards.bucket))
+    return hashed_bucket(int(wildcards.bucket))
+
+
+def split_list():
+    """The lines with the splits of data.splits, hashed, as a parameter; none without it."""
+    return [] if CONFIG.data.splits is None else [hashed(LISTED)]

@@ -107,6 +107,7 @@ rule index:
         runtime=60,
     params:
         *packing_params(),
+        *split_list(),
         config=given_configuration,
         raw=literal(f"{RUN}/raw"),
         shards=literal(SHARDS),

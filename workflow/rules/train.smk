@@ -20,7 +20,7 @@ def started_from(wildcards):
     until = set(workflow.dag_settings.until)
     if until and until <= BEFORE_TRAINING:
         return []
-    check_trainable(rows, CONFIG.data.chains)
+    check_trainable(LISTED, CONFIG.data.splits or CONFIG.data.chains)
     say_restart_warnings(wildcards.key)
     keys = list(OF_KEY)
     position = keys.index(wildcards.key)

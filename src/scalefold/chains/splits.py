@@ -203,10 +203,10 @@ def _by_date(
     if chains and not early and not late:
         raise InputError(
             "no release date is known, so chains cannot be split by date. Name a source that has "
-            "dates too: mmcif_cache.json, chain_data_cache.json, or a folder of structures. To get "
-            "the structures, make a list of all with --validation 0 and without --train-until, run "
-            "`scalefold fetch -c CONFIG --only structures --out RAW` for it, and repeat this "
-            "command with RAW/mmcif as one more source"
+            "dates too: mmcif_cache.json, chain_data_cache.json, a folder of structures, or packed "
+            "shards. To get structures, make a list of all with --validation 0 and without "
+            "--train-until, run `scalefold fetch -c CONFIG --only structures --out RAW` for it, "
+            "and repeat this command with RAW/mmcif as one more source"
         )
     if undated := [chain for chain in chains if chain.release_date is None]:
         # A chain of a structure has a label: so the structure was read, and says no date.

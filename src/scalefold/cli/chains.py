@@ -33,9 +33,10 @@ def chains(
         typer.Argument(
             metavar="SOURCE...",
             help="What says which chains there are, or more about them: "
-            "OpenProteinSet's folder or duplicate_pdb_chains.txt; a folder of structures or of "
-            "alignments; pdb_seqres.txt.gz or another FASTA file; OpenFold's mmcif_cache.json, "
-            "chain_data_cache.json or super.index; MLPerf's chains.csv; wwPDB's obsolete.dat.",
+            "OpenProteinSet's folder or duplicate_pdb_chains.txt; a folder of structures, of "
+            "alignments or of packed shards; another list of chains; pdb_seqres.txt.gz or another "
+            "FASTA file; OpenFold's mmcif_cache.json, chain_data_cache.json or super.index; "
+            "MLPerf's chains.csv; wwPDB's obsolete.dat.",
             show_default=False,
         ),
     ],
@@ -51,7 +52,7 @@ def chains(
             metavar="FILE|mmseqs|none",
             help="[cyan]mmseqs[/] computes clusters at 40 % identity by MMseqs2. A file: RCSB's "
             "clusters by entity. [cyan]none[/]: only equal sequences are kept together. Default: "
-            "the clusters of MLPerf's chains.csv if that is a source, else mmseqs.",
+            "the clusters that a source has, else mmseqs.",
         ),
     ] = None,
     train_until: Annotated[

@@ -68,6 +68,7 @@ def check(
     from scalefold.plan.run_summary import run_summary
     from scalefold.raw.chain_files import can_be_evaluated, check_files, check_mirrors
     from scalefold.raw.chains import check_trainable, leaking_clusters, read_chains
+    from scalefold.raw.split_list import with_splits
     from scalefold.search.steps import check_step
 
     stages = load_stages(config, parse_overrides(set_ or []))
@@ -80,7 +81,7 @@ def check(
     if loaded.predict.weights:
         _check_prediction(loaded)
         return
-    chains = read_chains(loaded.data.chains)
+    chains = with_splits(read_chains(loaded.data.chains), loaded.data)
     check_trainable(chains, loaded.data.chains)
     if leaking := leaking_clusters(chains):
         typer.echo(

@@ -77,6 +77,11 @@ class DataConfig(Section):
     """Which chains, and their raw files."""
 
     chains: WrittenPath = Field(description="Table of chains: chain_key, split, cluster_id (TSV).")
+    splits: WrittenPath | None = Field(
+        None,
+        description="A later list of the same chains. Its splits count; chains that it does not "
+        "list are templates.",
+    )
     mirrors: MirrorsConfig
     alignments: list[FileName] = Field(
         ["uniref90_hits", "bfd_uniclust_hits", "mgnify_hits"],

@@ -28,6 +28,7 @@ from scalefold.raw.chains import (
     table_text,
 )
 from scalefold.raw.fetched import check_raw
+from scalefold.raw.split_list import with_splits
 from scalefold.shards.all_buckets import read_buckets
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of, filled_buckets
@@ -86,7 +87,7 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
         chains or other structures; or no chain for training or validation is left.
     """
     check_raw(raw)
-    rows = read_chains(config.data.chains)
+    rows = with_splits(read_chains(config.data.chains), config.data)
     config = with_bucket_count(config, out, rows)
     buckets = filled_buckets(rows, config.data.num_buckets)
     chains = pa.Table.from_pydict(

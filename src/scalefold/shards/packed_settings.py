@@ -19,6 +19,7 @@ from scalefold.config.identity import packing_hashes
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, read_chains, read_rejected
+from scalefold.raw.split_list import with_splits
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.repack_hint import PACK_ALL_AGAIN
@@ -102,7 +103,9 @@ def _differences(folder: Path, config: Config) -> list[str]:
         found.append(f"other settings: {in_words(changed)}")
     listed = config.data.chains
     # By hand, one may have shards without their list of chains.
-    if listed.is_file() and (chains := other_chains(folder, read_chains(listed))):
+    if listed.is_file() and (
+        chains := other_chains(folder, with_splits(read_chains(listed), config.data))
+    ):
         found.append(
             f"another list of chains: {len(chains)} lines differ from {listed}, {min(chains)} for "
             "one"

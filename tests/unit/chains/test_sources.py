@@ -6,9 +6,11 @@ import datetime
 import gzip
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.unit.shards.conftest import Workplace
 
 from scalefold.chains import folders
 from scalefold.chains.candidates import Candidate
@@ -183,6 +185,27 @@ def test_several_processes_read_the_same(demo_wwpdb: Path, monkeypatch: pytest.M
     one = {chain.chain_key: chain for chain in read_sources([demo_wwpdb], jobs=1)}
     monkeypatch.setattr(folders, "_CHUNK", 4)
     assert {chain.chain_key: chain for chain in read_sources([demo_wwpdb], jobs=2)} == one
+
+
+def test_packed_shards_say_what_structures_say(demo_wwpdb: Path, tmp_path: Path) -> None:
+    """A list of ours says which chains, and their clusters."""
+    work = Workplace(tmp_path)
+    keys = ["1ay7_B", "4i6p_A", "4zey_A"]
+    work.list_chains(*((key, "train", f"of {key}") for key in keys))
+    for key in keys:
+        work.structure(key[:4])
+    for key in ("1ay7_B", "4zey_A"):
+        work.alignment(key)
+    work.pack()
+    chains, structures = known(work.out), known(demo_wwpdb)
+    for key in keys:
+        chains[key].entity = structures[key].entity  # is not packed
+        assert chains[key] == replace(structures[key], cluster=f"of {key}")
+    work.list_chains(("1ay7_B", "validation", "own"), ("4zey_A", "template", ""))
+    chains = known(work.table, work.out)
+    assert set(chains) == {"1ay7_B"}, "templates are not listed"
+    assert chains["1ay7_B"].cluster == "own"
+    assert chains["1ay7_B"].method == "x-ray diffraction"
 
 
 def test_obsolete_entries_are_left_out(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from rich.console import Console
 from tests.unit.shards.conftest import DEMO, Workplace, demo_workplace, redate
 
 from scalefold.errors import InputError
-from scalefold.raw.chains import alignment_folder, mmcif_path
+from scalefold.raw.chains import alignment_folder, mmcif_path, read_chains
+from scalefold.raw.split_list import with_splits
 from scalefold.shards.buckets import bucket_of
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.pack import pack_alignments, pack_index, pack_structures
+from scalefold.shards.packed_settings import other_chains
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.verify import verify
 
@@ -143,3 +145,34 @@ def test_alignments_that_came_after_packing_are_not_overlooked(work):
         pack_index(work.config, work.raw, work.out, QUIET)
     pack_bucket(work, "1a8o")
     assert len(ShardReader(work.out).keys("train")) == 2
+
+
+def test_a_second_list_splits_what_is_packed(demo, demo_copy):
+    """By the index alone; what it does not list is a template."""
+    later = {"5pti_A": "validation", "2nwd_X": "train"}
+    cluster = {key: cluster for key, _, cluster in ROWS}
+    splits = demo_copy.folder / "splits.tsv"
+
+    def index_with(*rows: tuple[str, str, str]) -> None:
+        lines = ("\t".join(row) for row in [("chain_key", "split", "cluster_id"), *rows])
+        splits.write_text("\n".join(lines) + "\n")
+        data = demo_copy.config.data.model_copy(update={"splits": splits})
+        config = demo_copy.config.model_copy(update={"data": data})
+        pack_index(config, demo_copy.raw, demo_copy.out, QUIET)
+        assert other_chains(demo_copy.out, with_splits(read_chains(demo_copy.table), data)) == set()
+
+    index_with(*((key, split, cluster[key]) for key, split in later.items()))
+    reader = ShardReader(demo_copy.out)
+    found = dict(zip(reader.keys(), reader.index["split"].to_pylist(), strict=True))
+    assert found == {key: later.get(key, "template") for key in cluster}
+    assert [hit.chain_key for hit in reader.templates("2nwd_X")] == ["1aki_A", "1hml_A"]
+    assert verify(demo_copy.out) == []
+    index_with(*ROWS)
+    assert hashes(demo_copy.out) == hashes(demo.out)
+    for row, fault in {
+        ("9zzz_A", "train", ""): "not listed",
+        ("1aki_A", "train", cluster["1aki_A"]): "a template",
+        ("5pti_A", "train", "another"): "'another'",
+    }.items():
+        with pytest.raises(InputError, match=rf"splits\.tsv: {row[0]} .*{fault}"):
+            index_with(row)
