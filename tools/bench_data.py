@@ -73,6 +73,12 @@ def peak():  # ru_maxrss would be that of the process that started this one
     found = re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())
     return round(int(found[1]) / 1024)
 """
+_PEAK_OF: Final = """
+import resource, subprocess, sys  # a small process: a child's peak is at least its parent's
+done = subprocess.run(sys.argv[1:])
+print("peak", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(done.returncode)
+"""
 _OPEN: Final = """
 from scalefold.config import load_config
 from scalefold.loader.sampler import TrainingSampler
@@ -175,17 +181,18 @@ def _child(code: str, *arguments: Path) -> dict[str, Any]:
 
 def _dry_run(config: Path) -> dict[str, Any]:
     options = ["--profile", "local", "--configfile", str(config), "-n", "-q", "rules"]
-    command = [sys.executable, "-m", "snakemake", *options]
+    command = [sys.executable, "-S", "-c", _PEAK_OF, sys.executable, "-m", "snakemake", *options]
     start = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     seconds = time.perf_counter() - start
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = re.search(r"^total +(\d+)", done.stdout + done.stderr, re.MULTILINE)
+    peak = re.search(r"^peak (\d+)", done.stdout, re.MULTILINE)
     return {
         "seconds": round(seconds, 1),
         "processor_seconds": round(used.ru_utime + used.ru_stime, 1),
         "jobs": int(total[1]) if total else None,
-        "peak_megabytes": round(used.ru_maxrss / 1024),
+        "peak_megabytes": round(int(peak[1]) / 1024) if peak else None,
     }
 
 
