@@ -1,4 +1,9 @@
-"""What all kernels for Hopper GPUs share; they are in Gluon, the level below Triton."""
+"""What all kernels for Hopper GPUs share; they are in Gluon, the level below Triton.
+
+Where a kernel divides its warps and has many constants, a record `Cta` holds all that they share:
+tensors, shared memory, barriers, sizes and constants. The kernel makes it as an argument of
+``run_partitions``, since an assignment would make numbers in registers of the constants.
+"""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -35,16 +40,18 @@ def barrier_pair(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
-def wait_full(full, i, PLACES: gl.constexpr):
-    """Until number ``i`` of a ring is there; returns its place."""
+def wait_full(full, i):
+    """Until number ``i`` of a ring is there; returns its place, of as many as ``full`` has."""
+    PLACES: gl.constexpr = full.shape[0]
     place = i % PLACES
     mbarrier.wait(full.index(place), (i // PLACES) & 1)
     return place
 
 
 @gluon.jit
-def wait_empty(full, empty, i, BYTES: gl.constexpr, PLACES: gl.constexpr):
+def wait_empty(full, empty, i, BYTES: gl.constexpr):
     """Until there is room for number ``i`` of a ring; its place, and what to announce it on."""
+    PLACES: gl.constexpr = full.shape[0]
     place = i % PLACES
     mbarrier.wait(empty.index(place), ((i // PLACES) & 1) ^ 1)
     ready = full.index(place)

@@ -110,13 +110,13 @@ def by_vector(x):
 @gluon.jit
 def load_first_keys(
     k_desc, v_desc, k_smem, v_smem, full, batch, row, head,
-    C: gl.constexpr, BLOCK_K: gl.constexpr, PLACES: gl.constexpr, FIRST_K: gl.constexpr = 0,
+    BLOCK_K: gl.constexpr, PLACES: gl.constexpr, FIRST_K: gl.constexpr = 0,
 ):  # fmt: skip
     """Start the copies of a row's first blocks, from a key on, to all places of the ring."""
     for n in gl.static_range(PLACES):
         parts.load_keys(
             k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
-            batch, row, FIRST_K + n * BLOCK_K, head, True, C, BLOCK_K,
+            batch, row, FIRST_K + n * BLOCK_K, head,
         )  # fmt: skip
 
 
@@ -258,7 +258,7 @@ def backward_queries_kernel(
     async_load(q_desc, first, query_full, query_smem.index(0))
     async_load(grad_desc, first, query_full, query_smem.index(1))
     load_first_keys(
-        k_desc, v_desc, k_smem, v_smem, full, batch, first_row, head, C, BLOCK_K, PLACES, FIRST_K
+        k_desc, v_desc, k_smem, v_smem, full, batch, first_row, head, BLOCK_K, PLACES, FIRST_K
     )
 
     mask += batch.to(gl.int64) * mask_stride_b
@@ -336,7 +336,6 @@ def backward_queries_kernel(
                 parts.load_keys(
                     k_desc, v_desc, k_smem.index(place), v_smem.index(place), ready,
                     batch, gl.where(beyond, after, row), next_key, head, more | (not beyond),
-                    C, BLOCK_K,
                 )  # fmt: skip
             unmasked = parts.count(kept)
             if turn == PASSES - 1:

@@ -211,12 +211,11 @@ def store_mask(kept, num_keys, unmasked, mask_smem):
 
 @gluon.jit
 def load_keys(
-    k_desc, v_desc, k_smem, v_smem, ready, batch, row, first_key, head, wanted,
-    C: gl.constexpr, BLOCK_K: gl.constexpr,
+    k_desc, v_desc, k_smem, v_smem, ready, batch, row, first_key, head, wanted=True
 ):  # fmt: skip
     """Start the copies of a block of keys and values, if it is wanted."""
     at = [batch, row, first_key, head, 0]
-    mbarrier.expect(ready, 2 * BLOCK_K * C * 2, pred=wanted)
+    mbarrier.expect(ready, 2 * k_desc.block_type.nbytes, pred=wanted)
     async_load(k_desc, at, ready, k_smem, pred=wanted)
     async_load(v_desc, at, ready, v_smem, pred=wanted)
 

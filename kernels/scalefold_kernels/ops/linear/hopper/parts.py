@@ -28,27 +28,25 @@ def lines_of(shared):
 @gluon.jit
 def tensors(order):
     """Numbers of an `Order` as warp groups take them, none a constant."""
-    blocks, groups, sample_blocks, num_lines, sample_lines = order
-    return (
+    blocks, groups, sample_blocks, num_tiles, sample_lines = order
+    return Order(
         gl.to_tensor(blocks), gl.to_tensor(groups), gl.to_tensor(sample_blocks),
-        gl.to_tensor(num_lines), gl.to_tensor(sample_lines),
+        gl.to_tensor(num_tiles), gl.to_tensor(sample_lines),
     )  # fmt: skip
 
 
 @gluon.jit
-def start(order, group, SHARED: gl.constexpr):
+def start(cta, group):
     """Sample, first position and first tile of a group of lines."""
-    blocks, _, sample_blocks, _, _ = order
-    block = group % blocks
-    position = block % sample_blocks * (ROWS // lines_of(SHARED))
-    return block // sample_blocks, position, group // blocks
+    block = group % cta.order.blocks
+    position = block % cta.order.sample_blocks * (ROWS // lines_of(cta.SHARED))
+    return block // cta.order.sample_blocks, position, group // cta.order.blocks
 
 
 @gluon.jit
-def line_of(order, sample, tile, SHARED: gl.constexpr):
+def line_of(cta, sample, tile):
     """First line of a tile."""
-    _, _, _, _, sample_lines = order
-    return sample * sample_lines + tile * lines_of(SHARED)
+    return sample * cta.order.sample_lines + tile * lines_of(cta.SHARED)
 
 
 @gluon.jit

@@ -248,7 +248,7 @@ def compute(
                 keep_second(second, second_tile, y, chain, which == 1)
             left = gl.full([ROWS, SIZE_N], 0.0, gl.float32, mma_layout(SIZE_N))
             right = left
-            slot = wait_full(full, i, STAGES)
+            slot = wait_full(full, i)
             first = first_smem.index(slot).reshape([ROWS, SIZE_M])
             inner = mma(first, second_tile, zero, use_acc=False)
             if MEAN:
@@ -258,7 +258,7 @@ def compute(
             for _ in range(start + 1, end):
                 left, right = multiply_inner(inner, third_smem, slot, left, right, MEAN)
                 i += 1
-                following = wait_full(full, i, STAGES)
+                following = wait_full(full, i)
                 first = first_smem.index(following).reshape([ROWS, SIZE_M])
                 inner = mma(first, second_tile, zero, use_acc=False, is_async=True)
                 # Within the iteration: across iterations, ptxas (12.8) would wait after each step.

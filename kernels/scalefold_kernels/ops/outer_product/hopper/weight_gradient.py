@@ -56,7 +56,7 @@ def load(args, STAGES: gl.constexpr):
     bytes: gl.constexpr = PAIR * (SIZE_D * SIZE_S + 2 * BLOCK_I * ROWS) * 2
     n = gl.to_tensor(0)
     for j in range(start, gl.minimum(start + j_per_split, size_j), PAIR):
-        slot, bar = wait_empty(full, empty, n, bytes, STAGES)
+        slot, bar = wait_empty(full, empty, n, bytes)
         async_load(b_desc, [j, 0, 0], bar, b_smem.index(slot))
         for part in gl.static_range(2 * PAIR):
             async_load(
@@ -132,7 +132,7 @@ def compute(w: gl.constexpr, args, STAGES: gl.constexpr):
     store_outer(outer, outer_smem, w)
     slot = gl.to_tensor(0)
     for n in range(1, num_pairs):
-        following = wait_full(full, n, STAGES)
+        following = wait_full(full, n)
         outer = multiply_outer(b_smem, following, a_tile)
         low, high = multiply_grad(grad_smem, slot, outer_smem, w, low, high)
         # Within the iteration: across iterations, ptxas (12.8) would wait after each step.

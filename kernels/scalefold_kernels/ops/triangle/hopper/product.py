@@ -73,7 +73,7 @@ def load_tiles(args, ROUNDS, PRODUCTS: gl.constexpr, STAGES: gl.constexpr):
             matrix, row, column, there = place(tile, sizes)
             if there:
                 for k in range(0, sizes[3], DEPTH):
-                    slot, bar = wait_empty(full, empty, n, (GROUPS + 1) * BLOCK * DEPTH * 2, STAGES)
+                    slot, bar = wait_empty(full, empty, n, (GROUPS + 1) * BLOCK * DEPTH * 2)
                     load_block(y_desc, matrix, k, column, bar, y_smem.index(slot))
                     for w in gl.static_range(GROUPS):
                         load_block(
@@ -108,7 +108,7 @@ def multiply(w, args, ROUNDS, PRODUCTS: gl.constexpr, STAGES: gl.constexpr):
             if there:
                 total = gl.full([BLOCK, BLOCK], 0.0, gl.float32, S)
                 for k in range(0, sizes[3], DEPTH):
-                    slot = wait_full(full, n, STAGES)
+                    slot = wait_full(full, n)
                     x = operand(x_desc, x_smem.index(slot * GROUPS + w))
                     y = operand(y_desc, y_smem.index(slot)).permute((1, 0))
                     total = mma(x, y, total, is_async=True)
