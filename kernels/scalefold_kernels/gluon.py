@@ -34,12 +34,6 @@ def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
-def barrier_pair(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
-    """For so many places: it is full, which one says; it is empty, which so many groups say."""
-    return new_barriers(NUMBER, 1), new_barriers(NUMBER, ARRIVALS)
-
-
-@gluon.jit
 def wait_full(full, i):
     """Until number ``i`` of a ring is there; returns its place, of as many as ``full`` has."""
     PLACES: gl.constexpr = full.shape[0]

@@ -22,25 +22,9 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import (
-    REGISTERS,
-    ROWS,
-    barrier_pair,
-    mma_layout,
-    new_barriers,
-    wait_empty,
-)
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_empty
 from scalefold_kernels.gpu import num_sms
-from scalefold_kernels.ops.linear.hopper.parts import (
-    Order,
-    boxed,
-    boxes_of,
-    hash_positions,
-    line_of,
-    load_mask,
-    start,
-    tensors,
-)
+from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Update
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tma import padded, tiles_of
@@ -70,17 +54,15 @@ def both(x, mask):
 def load(cta):
     """The loader warp."""
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_K
-    sample, first, first_tile = start(cta, gl.program_id(0) // cta.COLUMN_BLOCKS)
+    sample, first, first_tile = parts.start(cta, gl.program_id(0) // cta.COLUMN_BLOCKS)
     mbarrier.expect(cta.weight_full, cta.BLOCK_C * cta.BLOCK_K * 2)
     async_load(cta.weight_desc, [0, column], cta.weight_full, cta.weight_smem)
     n = gl.to_tensor(0)
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
-        at = line_of(cta, sample, tile)
+        at = parts.line_of(cta, sample, tile)
         slot, bar = wait_empty(cta.full, cta.empty, n, ROWS * (cta.BLOCK_C + cta.BLOCK_K) * 2)
-        async_load(
-            cta.grad_desc, [at, first, 0], bar, boxed(cta.grad_smem.index(slot), cta.grad_desc)
-        )
-        async_load(cta.h_desc, [at, first, column], bar, boxed(cta.h_smem.index(slot), cta.h_desc))
+        parts.load_box(cta.grad_desc, [at, first, 0], bar, cta.grad_smem.index(slot))
+        parts.load_box(cta.h_desc, [at, first, column], bar, cta.h_smem.index(slot))
         n += 1
 
 
@@ -96,12 +78,12 @@ def compute(w: gl.constexpr, cta):
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_K
     number = gl.program_id(0) // cta.COLUMN_BLOCKS
-    sample, first, first_tile = start(cta, number)
+    sample, first, first_tile = parts.start(cta, number)
     if cta.SHARED > 0:
         state = mix(mix(gl.load(cta.key + sample * cta.key_stride), gl.to_tensor(0)), cta.layer)
     if cta.SHARED == 1:
         mask_tile = cta.mask_smem.index(w)
-        hash_positions(mask_tile, state, first, w * HALF_C, cta.threshold)
+        parts.hash_positions(mask_tile, state, first, w * HALF_C, cta.threshold)
     zero = gl.full([ROWS, HALF_K], 0.0, gl.float32, OUT)
     weight_sum = gl.full([HALF_C, cta.BLOCK_K], 0.0, gl.float32, SUM)
     bias_sum = gl.full([HALF_C, ONES], 0.0, gl.float32, BIAS)
@@ -120,7 +102,7 @@ def compute(w: gl.constexpr, cta):
             for part in gl.static_range(HALF_C // PART):
                 piece = half.slice(part * PART, PART, dim=1)
                 if cta.SHARED == 1:
-                    mask = load_mask(mask_tile.slice(part * PART, PART, dim=1))
+                    mask = parts.load_mask(mask_tile.slice(part * PART, PART, dim=1))
                 else:
                     c = w * HALF_C + part * PART + gl.arange(0, PART, layout=FLAT)
                     hashes = mix(mix(mix(state, tile), gl.to_tensor(0)), c)
@@ -144,8 +126,8 @@ def compute(w: gl.constexpr, cta):
         tma.store_wait(0)
         out_tile.store(grad_h.to(out_tile.dtype))
         fence_async_shared()
-        at = [line_of(cta, sample, tile), first, column + w * HALF_K]
-        async_store(cta.grad_h_desc, at, boxed(out_tile, cta.grad_h_desc))
+        at = [parts.line_of(cta, sample, tile), first, column + w * HALF_K]
+        async_store(cta.grad_h_desc, at, parts.boxed(out_tile, cta.grad_h_desc))
         bias_sum, weight_sum = mma_wait(0, [bias_sum, weight_sum])
         mbarrier.arrive(cta.empty.index(slot))
         n += 1
@@ -203,12 +185,12 @@ def residual_linear_backward_hopper_kernel(
     mask_smem = gl.allocate_shared_memory(
         gl.int16, [2, 8 if SHARED == 1 else 1, BLOCK_C // 2], bits_layout
     )
-    full, empty = barrier_pair(STAGES, 2)
+    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     dropped = new_barriers(STAGES, 2) if SHARED > 0 else full
     weight_full = new_barriers(1, 1).index(0)
     ones_smem.store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, FLAT))
     fence_async_shared()
-    order = tensors(order)
+    order = parts.tensors(order)
     run_partitions(Cta(
         grad_h_desc, partial, key, gl.to_tensor(layer), gl.to_tensor(threshold),
         gl.to_tensor(scale), gl.to_tensor(key_stride), grad_smem, h_smem, weight_smem, ones_smem,
@@ -225,13 +207,13 @@ def backward(
     sizes = tiles.tile("residual_linear_backward_hopper", "sm_90", update.shape)
     width, block = padded(channels), sizes["BLOCK_K"]
     columns = triton.cdiv(inputs, block)
-    order = Order.of(update, max(1, num_sms(grad.device) // columns))
+    order = parts.Order.of(update, max(1, num_sms(grad.device) // columns))
     ctas = order.blocks * order.groups
     partial = parameters.new_empty(ctas, parameters.numel(), dtype=torch.float32)
     residual_linear_backward_hopper_kernel[(columns * ctas,)](
-        boxes_of(grad, update, width), boxes_of(h, update, block), tiles_of(weight, width, block),
-        boxes_of(grad_h, update, block // 2), partial, *update.hashing, update.key_stride,
-        tuple(order),
+        parts.boxes_of(grad, update, width), parts.boxes_of(h, update, block),
+        tiles_of(weight, width, block), parts.boxes_of(grad_h, update, block // 2), partial,
+        *update.hashing, update.key_stride, tuple(order),
         C=channels, K=inputs, SHARED=update.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **sizes,
     )  # fmt: skip
     sum_rows(partial, parameters.dtype, parameters)

@@ -22,18 +22,9 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, widen
 from scalefold_kernels.gpu import num_sms
-from scalefold_kernels.ops.linear.hopper.parts import (
-    Order,
-    boxed,
-    boxes_of,
-    hash_positions,
-    line_of,
-    load_mask,
-    start,
-    tensors,
-)
+from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Update
 from scalefold_kernels.tma import padded, tiles_of
 
@@ -49,7 +40,7 @@ Cta = namedtuple(
 @gluon.jit
 def start_of(w, cta):
     """`start` of a warp group, its tile past the end where it has none."""
-    sample, first, tile = start(cta, (gl.program_id(0) // cta.COLUMN_BLOCKS) * 2 + w)
+    sample, first, tile = parts.start(cta, (gl.program_id(0) // cta.COLUMN_BLOCKS) * 2 + w)
     return sample, first, gl.where(tile < cta.order.groups, tile, cta.order.num_tiles)
 
 
@@ -67,26 +58,19 @@ def load(cta):
             mine = tile + ((tile0 if w == 0 else tile1) - gl.minimum(tile0, tile1))
             if mine < cta.order.num_tiles:
                 if w == 0:
-                    at, first = line_of(cta, sample0, mine), first0
+                    at, first = parts.line_of(cta, sample0, mine), first0
                 else:
-                    at, first = line_of(cta, sample1, mine), first1
+                    at, first = parts.line_of(cta, sample1, mine), first1
                 place = n % cta.H_STAGES * 2 + w
                 mbarrier.wait(cta.h_empty.index(place), ((n // cta.H_STAGES) & 1) ^ 1)
                 ready = cta.h_full.index(place)
                 mbarrier.expect(ready, ROWS * cta.BLOCK_K * 2)
-                async_load(
-                    cta.h_desc, [at, first, 0], ready, boxed(cta.h_smem.index(place), cta.h_desc)
-                )
+                parts.load_box(cta.h_desc, [at, first, 0], ready, cta.h_smem.index(place))
                 place = n % cta.X_STAGES * 2 + w
                 mbarrier.wait(cta.x_empty.index(place), ((n // cta.X_STAGES) & 1) ^ 1)
                 ready = cta.x_full.index(place)
                 mbarrier.expect(ready, ROWS * cta.BLOCK_C * 2)
-                async_load(
-                    cta.x_desc,
-                    [at, first, column],
-                    ready,
-                    boxed(cta.x_smem.index(place), cta.x_desc),
-                )
+                parts.load_box(cta.x_desc, [at, first, column], ready, cta.x_smem.index(place))
         n += 1
 
 
@@ -102,8 +86,8 @@ def compute(w, cta):
     if cta.SHARED > 0:
         state = mix(mix(gl.load(cta.key + sample * cta.key_stride), gl.to_tensor(0)), cta.layer)
     if cta.SHARED == 1:
-        hash_positions(cta.mask_smem.index(w), state, first, column, cta.threshold)
-        factor = gl.where(load_mask(cta.mask_smem.index(w)) != 0, cta.scale, 0.0)
+        parts.hash_positions(cta.mask_smem.index(w), state, first, column, cta.threshold)
+        factor = gl.where(parts.load_mask(cta.mask_smem.index(w)) != 0, cta.scale, 0.0)
     zero = gl.full([ROWS, cta.BLOCK_C], 0.0, gl.float32, OUT)
     n = gl.to_tensor(0)
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
@@ -131,8 +115,8 @@ def compute(w, cta):
         mbarrier.wait(cta.x_full.index(place), (n // cta.X_STAGES) & 1)
         x_tile.store((widen(x_tile.load(OUT)) + update).to(x_tile.dtype))
         fence_async_shared()
-        at = [line_of(cta, sample, tile), first, column]
-        async_store(cta.out_desc, at, boxed(x_tile, cta.out_desc))
+        at = [parts.line_of(cta, sample, tile), first, column]
+        async_store(cta.out_desc, at, parts.boxed(x_tile, cta.out_desc))
         if cta.X_STAGES == 1:
             tma.store_wait(0)
             mbarrier.arrive(cta.x_empty.index(place))
@@ -174,11 +158,11 @@ def residual_linear_forward_hopper_kernel(
         gl.int8, [2, 8 if SHARED == 1 else 1, BLOCK_C], bits_layout
     )
     weight_smem = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_K], weight_desc.layout)
-    h_full, h_empty = barrier_pair(2 * H_STAGES, 1)
-    x_full, x_empty = barrier_pair(2 * X_STAGES, 1)
+    h_full, h_empty = new_barriers(2 * H_STAGES, 1), new_barriers(2 * H_STAGES, 1)
+    x_full, x_empty = new_barriers(2 * X_STAGES, 1), new_barriers(2 * X_STAGES, 1)
     weight_full = new_barriers(1, 1).index(0)
     fence_async_shared()
-    order = tensors(order)
+    order = parts.tensors(order)
     run_partitions(Cta(
         out_desc, bias, key, gl.to_tensor(layer), gl.to_tensor(threshold), gl.to_tensor(scale),
         gl.to_tensor(key_stride), h_smem, x_smem, weight_smem, mask_smem, h_full, h_empty, x_full,
@@ -194,10 +178,11 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) 
     sizes = tiles.tile("residual_linear_forward_hopper", "sm_90", update.shape)
     width, block = padded(inputs), min(sizes.pop("BLOCK_C"), padded(channels))
     columns = triton.cdiv(channels, block)
-    order = Order.of(update, 2 * max(1, num_sms(x.device) // columns))
+    order = parts.Order.of(update, 2 * max(1, num_sms(x.device) // columns))
     residual_linear_forward_hopper_kernel[(columns * triton.cdiv(order.blocks * order.groups, 2),)](
-        boxes_of(x, update, block), boxes_of(h, update, width), tiles_of(weight, block, width),
-        boxes_of(out, update, block), bias, *update.hashing, update.key_stride, tuple(order),
+        parts.boxes_of(x, update, block), parts.boxes_of(h, update, width),
+        tiles_of(weight, block, width), parts.boxes_of(out, update, block), bias, *update.hashing,
+        update.key_stride, tuple(order),
         C=channels, SHARED=update.shared, BLOCK_K=width, BLOCK_C=block, COLUMN_BLOCKS=columns,
         **sizes,
     )  # fmt: skip

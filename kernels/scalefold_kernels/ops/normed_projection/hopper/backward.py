@@ -17,15 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import (
-    REGISTERS,
-    ROWS,
-    barrier_pair,
-    columns,
-    mma_layout,
-    new_barriers,
-    widen,
-)
+from scalefold_kernels.gluon import REGISTERS, ROWS, columns, mma_layout, new_barriers, widen
 from scalefold_kernels.ops.normed_projection.arguments import (
     MAX_FEW_OUTPUTS,
     Gradients,
@@ -349,9 +341,9 @@ def projection_backward_hopper_kernel(
     norm_smem.index(0).store(scale)
     shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
     norm_smem.index(1).store(shift)
-    grad_full, grad_empty = barrier_pair(2 * STAGES, 1)
-    weight_full, weight_empty = barrier_pair(STAGES, 2)
-    rows_full, rows_empty = barrier_pair(2, 1)
+    grad_full, grad_empty = new_barriers(2 * STAGES, 1), new_barriers(2 * STAGES, 1)
+    weight_full, weight_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
+    rows_full, rows_empty = new_barriers(2, 1), new_barriers(2, 1)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
     few_full = new_barriers(1, 1).index(0) if HAS_FEW else rows_full.index(0)
     fence_async_shared()

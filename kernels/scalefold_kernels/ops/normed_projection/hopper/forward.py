@@ -21,15 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma
-from scalefold_kernels.gluon import (
-    REGISTERS,
-    ROWS,
-    barrier_pair,
-    mma_layout,
-    new_barriers,
-    wait_full,
-    widen,
-)
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_full, widen
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.normed_projection.arguments import MAX_FEW_OUTPUTS, Norm, Projections
 from scalefold_kernels.rows import rows_of
@@ -205,10 +197,10 @@ def projection_forward_hopper_kernel(
     weight_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_P, BLOCK_C], weight_desc.layout)
     few_weight = gl.allocate_shared_memory(dtype, [BLOCK_S, BLOCK_C], few_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, [2 * OUT_STAGES, ROWS, BLOCK_P], out_desc.layout)
-    x_full, x_empty = barrier_pair(places, 1)
+    x_full, x_empty = new_barriers(places, 1), new_barriers(places, 1)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
     if BLOCKS > STAGES:
-        weight_full, weight_empty = barrier_pair(STAGES, 2)
+        weight_full, weight_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     else:
         weight_full = new_barriers(STAGES, 1)
         weight_empty = weight_full

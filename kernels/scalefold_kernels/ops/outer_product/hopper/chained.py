@@ -24,7 +24,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, wait_full, widen
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_full, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.outer_product.arguments import (
     EPS,
@@ -318,11 +318,11 @@ def chained_products_kernel(
         )
     places: gl.constexpr = 2 * GROUP_Y if MEAN else 1
     z_smem = gl.allocate_shared_memory(dtype, [places, ROWS, 1, SIZE_N], z_desc.layout)
-    barriers = barrier_pair(STAGES, 2)
+    barriers = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
     if MEAN:
-        z_barriers = barrier_pair(2, 1)
-        second_barriers = barrier_pair(4, 1)
+        z_barriers = new_barriers(2, 1), new_barriers(2, 1)
+        second_barriers = new_barriers(4, 1), new_barriers(4, 1)
     else:
         z_barriers, second_barriers = barriers, barriers
     fence_async_shared()

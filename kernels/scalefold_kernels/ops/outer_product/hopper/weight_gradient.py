@@ -16,15 +16,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from scalefold_kernels.compiler import async_load, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import (
-    REGISTERS,
-    ROWS,
-    barrier_pair,
-    mma_layout,
-    new_barriers,
-    wait_empty,
-    wait_full,
-)
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_empty, wait_full
 from scalefold_kernels.ops.outer_product.arguments import Factors, even_splits, launch_tile
 from scalefold_kernels.tma import tiles_of
 
@@ -165,7 +157,7 @@ def weight_gradient_kernel(
     )
     outer_smem = gl.allocate_shared_memory(dtype, [2 * PAIR, COLUMNS, BLOCK_I], outer_layout)
     a_full = new_barriers(2, 1)
-    full, empty = barrier_pair(STAGES, 2)
+    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     fence_async_shared()
     num_j, per_split = gl.to_tensor(size_j), gl.to_tensor(j_per_split)
     load_args = (

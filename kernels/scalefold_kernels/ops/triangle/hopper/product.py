@@ -18,11 +18,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, wait_full
 from scalefold_kernels.ops.triangle.arguments import Product
-from scalefold_kernels.ops.triangle.hopper.parts import (
-    COMPUTING_REGISTERS,
-    GROUPS,
-    LOADER_REGISTERS,
-)
+from scalefold_kernels.ops.triangle.hopper import parts
+from scalefold_kernels.ops.triangle.hopper.parts import GROUPS
 from scalefold_kernels.tma import num_ctas, reachable, tiles_of
 
 BLOCK = gl.constexpr(128)
@@ -159,7 +156,7 @@ def batched_products_kernel(
             (load_tiles, (args, rounds, PRODUCTS, STAGES)),
         ],
         [4, 1],
-        [REGISTERS, LOADER_REGISTERS],
+        [REGISTERS, parts.LOADER_REGISTERS],
     )
 
 
@@ -185,7 +182,7 @@ def products(todo: Sequence[Product]) -> list[Tensor]:
     batched_products_kernel[(num_ctas(num_tiles, first.x.device),)](
         *_descriptors(first, results[0]), *first.sizes,
         *_descriptors(last, results[-1]), *last.sizes,
-        batch, PRODUCTS=len(todo), STAGES=_STAGES, REGISTERS=COMPUTING_REGISTERS,
+        batch, PRODUCTS=len(todo), STAGES=_STAGES, REGISTERS=parts.COMPUTING_REGISTERS,
     )  # fmt: skip
     return results
 

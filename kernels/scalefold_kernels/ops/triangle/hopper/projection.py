@@ -9,13 +9,7 @@ from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.triangle.arguments import EPS, Projected, ProjectionWeights, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
-from scalefold_kernels.ops.triangle.hopper.parts import (
-    COMPUTING_REGISTERS,
-    GROUPS,
-    LOADER_REGISTERS,
-    LOG2E,
-    TILE,
-)
+from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
 
 
 @gluon.jit
@@ -88,7 +82,7 @@ def project(w, args, C: gl.constexpr):
                         next_opened = multiply(normed, weight_smem, weight + HALVES)
                         next_value = multiply(normed, weight_smem, weight + 2 * HALVES - 1)
                     opened, value = mma_wait(2, [opened, value])
-                    bias = parts.columns(biases[2 * side + 1] + half * 64, H) * -LOG2E
+                    bias = parts.columns(biases[2 * side + 1] + half * 64, H) * -parts.LOG2E
                     opened = parts.open_gate(opened, bias, inverse_mask[:, None])
                     value = (value + parts.columns(biases[2 * side] + half * 64, H)) * opened
                     out = out_smem.index(2 * w + (side * HALVES + half) % 2)
@@ -149,7 +143,7 @@ def projection_forward_kernel(
             (load_tiles, (load_args, C)),
         ],
         [4, 1],
-        [REGISTERS, LOADER_REGISTERS],
+        [REGISTERS, parts.LOADER_REGISTERS],
     )
 
 
@@ -163,6 +157,6 @@ def projection_forward(
         *(parts.column_tiles(x, 64) for x in (found.a, found.b)), parts.row_tiles(found.gate, 64),
         mask, weights.scale, weights.shift, weights.a_bias, weights.a_gate_bias,
         weights.b_bias, weights.b_gate_bias, weights.gate_bias, found.mean, found.reciprocal,
-        sizes.positions, EPS, C=sizes.pair, REGISTERS=COMPUTING_REGISTERS,
+        sizes.positions, EPS, C=sizes.pair, REGISTERS=parts.COMPUTING_REGISTERS,
     )  # fmt: skip
     return found
