@@ -23,7 +23,6 @@ from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, wait_f
 from scalefold_kernels.ops.attention.arguments import Inputs, transposed
 from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.launch import (
-    Plan,
     bias_descriptor,
     dealt,
     fitting,
@@ -257,24 +256,18 @@ def launch(
 ) -> None:
     """Fill ``grad_k`` and ``grad_v``."""
     _, k, v, _, mask, *_ = inputs
-    own = plan(inputs)
-    block = own.constants["BLOCK_Q"]
-    backward_keys_kernel[(own.ctas, inputs.batch)](
+    sizes = constants(inputs)
+    block, blocks = sizes["BLOCK_Q"], triton.cdiv(inputs.num_keys, 64)
+    ctas, _ = dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
+    backward_keys_kernel[(ctas, inputs.batch)](
         rows_descriptor(shared.q, block), rows_descriptor(k, 64), rows_descriptor(v, 64),
         rows_descriptor(shared.grad_ungated, block), statistics_descriptor(lse, block),
         statistics_descriptor(shared.delta, block), bias_descriptor(bias, shared.q, block, 64),
         rows_descriptor(grad_k, 64), rows_descriptor(grad_v, 64), mask, *inputs.mask_strides,
         *inputs.scalars,
         HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale, TRANSPOSED=transposed(bias),
-        **own.constants,
+        **sizes,
     )  # fmt: skip
-
-
-def plan(inputs: Inputs) -> Plan:
-    """How the kernel of the keys is launched."""
-    sizes = constants(inputs)
-    blocks = triton.cdiv(inputs.num_keys, 64)
-    return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
 
 
 def constants(inputs: Inputs) -> dict[str, int]:

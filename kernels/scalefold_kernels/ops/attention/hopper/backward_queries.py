@@ -22,7 +22,6 @@ from scalefold_kernels.ops.attention.arguments import Inputs, new_sums, transpos
 from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
 from scalefold_kernels.ops.attention.hopper.launch import (
-    Plan,
     bias_descriptor,
     dealt,
     fitting,
@@ -369,14 +368,17 @@ def launch(
     Of the keys from ``first_key`` on; ``waiting`` has the gradients of queries from those before.
     """
     _, k, v, _, mask, *_ = inputs
-    own = plan(inputs, first_key)
-    block, passes = own.constants["BLOCK_K"], own.constants["PASSES"]
+    sizes = constants(inputs, first_key)
+    block, passes = sizes["BLOCK_K"], sizes["PASSES"]
+    blocks = triton.cdiv(inputs.num_queries, 64)
+    # CTAs sum up the bias's gradient: all heads have equally many.
+    ctas, groups = dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks * inputs.num_heads)
     # Offsets of 64 bits, which the others were measured with, spill there.
     short = first_key > 0 and (passes > 1 or transposed(bias))
-    sums = new_sums(bias[..., first_key:], own.groups) if bias is not None and sum_bias else None
+    sums = new_sums(bias[..., first_key:], groups) if bias is not None and sum_bias else None
     if passes > 1 and first_key == 0:
         waiting = new_waiting(inputs)
-    backward_queries_kernel[(own.ctas, inputs.batch)](
+    backward_queries_kernel[(ctas, inputs.batch)](
         rows_descriptor(shared.q, 64), rows_descriptor(k, block), rows_descriptor(v, block),
         rows_descriptor(shared.grad_ungated, 64), bias_descriptor(bias, shared.q, 64, block),
         grad_q, lse, shared.delta, mask, lse if sums is None else sums,
@@ -384,7 +386,7 @@ def launch(
         lse.stride(2), *inputs.scalars,
         HAS_BIAS=bias is not None, SUM_BIAS=sums is not None, BIAS_SCALE=inputs.bias_scale,
         TRANSPOSED=transposed(bias), INT64=not short or needs_int64(grad_q),
-        CHANNELS=inputs.channels, **own.constants,
+        CHANNELS=inputs.channels, **sizes,
     )  # fmt: skip
     return () if sums is None else (sums,)
 
@@ -394,14 +396,6 @@ def new_waiting(inputs: Inputs) -> Tensor:
     blocks = triton.cdiv(inputs.num_queries, 64)
     size = inputs.batch, inputs.num_rows, inputs.num_heads, blocks, 64, padded(inputs.channels)
     return torch.empty(size, device=inputs.q.device, dtype=torch.float32)
-
-
-def plan(inputs: Inputs, first_key: int) -> Plan:
-    """How the kernel of the queries is launched, for the keys from one on."""
-    sizes = constants(inputs, first_key)
-    blocks = triton.cdiv(inputs.num_queries, 64)
-    # CTAs sum up the bias's gradient: all heads have equally many.
-    return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks * inputs.num_heads)
 
 
 def constants(inputs: Inputs, first_key: int = 0) -> dict[str, int]:

@@ -363,10 +363,10 @@ def launch(
     lse = kept.lse
     rest = new_rest(q).zero_() if kept.rest is None else kept.rest
     blocks = triton.cdiv(inputs.num_queries, 64)
-    own = dealt({}, inputs, blocks, ctas_an_sm=1, unit=blocks * inputs.num_heads)
-    sums = new_sums(bias[..., :KEYS], own.groups)
+    ctas, groups = dealt(inputs, blocks, ctas_an_sm=1, unit=blocks * inputs.num_heads)
+    sums = new_sums(bias[..., :KEYS], groups)
     q_desc = rows_descriptor(q, 64)
-    backward_queries_bias_kernel[(own.ctas, inputs.batch)](
+    backward_queries_bias_kernel[(ctas, inputs.batch)](
         q_desc, rows_descriptor(k, BLOCK_K.value), rows_descriptor(v, BLOCK_K.value),
         q_desc if gate is None else rows_descriptor(gate, 64), rows_descriptor(kept.out, 64),
         rows_descriptor(rest, 64), rows_descriptor(grad_out, 64), statistics_descriptor(lse, 64),

@@ -26,7 +26,6 @@ from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.attention.arguments import Inputs, Kept, transposed
 from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.launch import (
-    Plan,
     bias_descriptor,
     bias_rows,
     dealt,
@@ -395,25 +394,19 @@ def launch(inputs: Inputs, kept: Kept) -> None:
     q, k, v, gate, mask, bias, *_ = inputs
     out, lse, rest = kept
     bias = None if bias is None else bias_rows(bias)
-    own = plan(inputs)
-    block = own.constants["BLOCK_K"]
+    sizes = constants(inputs)
+    block, blocks = sizes["BLOCK_K"], triton.cdiv(inputs.num_queries, 64 * sizes["GROUPS"])
+    # All blocks of a row and head share their keys, and so are under way at a time.
+    ctas, _ = dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
     q_desc = rows_descriptor(q, 64)
-    forward_kernel[(own.ctas, inputs.batch)](
+    forward_kernel[(ctas, inputs.batch)](
         q_desc, rows_descriptor(k, block), rows_descriptor(v, block),
         q_desc if gate is None else rows_descriptor(gate, 64), bias_descriptor(bias, q, 64, block),
         rows_descriptor(out, 64), rows_descriptor(out if rest is None else rest, 64), mask, lse,
         *inputs.mask_strides, lse.stride(2), *inputs.scalars,
         HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale,
-        TRANSPOSED=transposed(bias), KEEPS=rest is not None, **own.constants,
+        TRANSPOSED=transposed(bias), KEEPS=rest is not None, **sizes,
     )  # fmt: skip
-
-
-def plan(inputs: Inputs) -> Plan:
-    """How forward is launched."""
-    sizes = constants(inputs)
-    blocks = triton.cdiv(inputs.num_queries, 64 * sizes["GROUPS"])
-    # All blocks of a row and head share their keys, and so are under way at a time.
-    return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
 
 
 def constants(inputs: Inputs) -> dict[str, int]:

@@ -69,12 +69,8 @@ def relu_backward(grad, out):
         set.gt.bf16x2.bf16x2 m, $3, zero;
         mul.rn.bf16x2 $0, g, m;
         }""",
-        "=r,f,f,r",
-        [grad, out],
-        gl.bfloat16,
-        True,
-        2,
-    )
+        "=r,f,f,r", [grad, out], gl.bfloat16, True, 2,
+    )  # fmt: skip
 
 
 @gluon.jit
