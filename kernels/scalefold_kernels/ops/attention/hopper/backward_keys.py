@@ -215,8 +215,7 @@ def backward_keys_kernel(
     numbers: gl.constexpr = [2 * PLACES, 1, 1, 1, BLOCK_Q]
     statistics_smem = gl.allocate_shared_memory(gl.float32, numbers, lse_desc.layout)
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [SIDES, 1], flat)
+    unmasked_smem = gl.allocate_shared_memory(gl.int32, [SIDES, 1], parts.FLAT)
     full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, 1)
     # Announced by TMA and, for the mask, by the loader.
     keys_full, keys_empty = new_barriers(SIDES, 2), new_barriers(SIDES + 1, 1)

@@ -127,7 +127,6 @@ def new_memory(
 ):  # fmt: skip
     """Queries and their gradient; a ring of keys and values; bias, its gradient's sums; mask."""
     dtype: gl.constexpr = q_desc.dtype
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
     query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
@@ -136,7 +135,7 @@ def new_memory(
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
     sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
     sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], flat)
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], parts.FLAT)
     return query_smem, k_smem, v_smem, bias_smem, sums_smem, mask_smem
 
 

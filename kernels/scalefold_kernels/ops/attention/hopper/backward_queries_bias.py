@@ -101,7 +101,6 @@ def load_rows(cta):
             cta.TRANSPOSED,
         )  # fmt: skip
     one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     # Where there are more keys, a row's mask takes the loader so long that the groups would wait
     # for the next row's queries; else asking for them so early costs 1 to 2 %.
     EARLY: gl.constexpr = 1 if cta.MORE_KEYS else 0
@@ -131,7 +130,7 @@ def load_rows(cta):
                 cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys, 2 * BLOCK_K
             )
         if unmasked < (cta.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
-            rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [STAGES, 2 * BLOCK_K], flat)
+            rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [STAGES, 2 * BLOCK_K], parts.FLAT)
             parts.store_mask(kept, cta.num_keys, unmasked, rows_smem.index(stage))
         cta.unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
         for w in gl.static_range(2):
@@ -169,10 +168,11 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
     if cta.SCALE_Q:
         q_tile = q_half.reshape([32, cta.C])
         q_tile.store((widen(q_tile.load(VECTORS)) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(dtype))
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     # The same half, as the compiler does not know; see `differentiate`.
     same = half + (i >> 28)
-    reinterpret(cta.delta_smem, gl.float32, [2 * AHEAD, 32], flat).index(same).store(delta_half)
+    reinterpret(cta.delta_smem, gl.float32, [2 * AHEAD, 32], parts.FLAT).index(same).store(
+        delta_half
+    )
     fence_async_shared()
     mbarrier.arrive(cta.open.index(place))
     at = [cta.batch, row, cta.first_q + w * 32, cta.head, 0]
@@ -196,7 +196,6 @@ def differentiate(cta, w: gl.constexpr):
     A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     by_row: gl.constexpr = gl.SliceLayout(1, S)
     by_column: gl.constexpr = gl.SliceLayout(0, S)
-    one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     # Copies from shared memory that `undo_gate_of_row` starts.
     copies: gl.constexpr = (2 if cta.HAS_GATE else 0) + (1 if cta.SCALE_Q else 0)
     sums = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
@@ -222,7 +221,7 @@ def differentiate(cta, w: gl.constexpr):
         undo_gate_of_row(i + 1, cta, w)
         lse = cta.lse_smem.index(same).reshape([64]).load(by_row)
         delta = cta.delta_smem.index(same).load(by_row)
-        unmasked = gl.sum(cta.unmasked_smem.index(stage).load(one), 0)
+        unmasked = parts.announced(cta.unmasked_smem.index(stage))
         s, grad_p = mma_wait(0, [s, grad_p])
         # All copies from shared memory but those of the next row, which may use the place after.
         tma.store_wait(copies)
@@ -300,7 +299,6 @@ def backward_queries_bias_kernel(
 
     dtype: gl.constexpr = q_desc.dtype
     slots: gl.constexpr = 2 * STAGES
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     queries: gl.constexpr = [AHEAD, 1, 1, 64, 1, C]
     q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
@@ -310,15 +308,15 @@ def backward_queries_bias_kernel(
         dtype, queries if HAS_GATE else [1, 1, 1, 1, 1, C], q_desc.layout
     )
     lse_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 1, 1, 1, 64], lse_desc.layout)
-    delta_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 64], flat)
+    delta_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 64], parts.FLAT)
     result_smem = gl.allocate_shared_memory(dtype, [1, 1, 64, 1, C], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
     tiles: gl.constexpr = parts.stacked(2, bias_desc.block_shape)
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
     other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], parts.BY_THREAD)
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], flat)
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], flat)
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], parts.FLAT)
+    unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], parts.FLAT)
     raw, open, query_empty = new_barriers(AHEAD, 1), new_barriers(AHEAD, 2), new_barriers(AHEAD, 2)
     full = new_barriers(slots, 2)  # announced by TMA and, for the mask, by the loader
     empty = new_barriers(STAGES, 2)

@@ -174,8 +174,7 @@ def load_queries(row, cta):
 @gluon.jit
 def load_rows(turn, cta):
     """What `attend_to_rows` goes through, ahead of it."""
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [2, cta.KEYS], flat)
+    rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [2, cta.KEYS], parts.FLAT)
     load_queries(cta.first_row, cta)
     kept = parts.load_mask(
         cta.mask, cta.mask_stride_r, cta.mask_stride_k, cta.first_row, cta.num_keys, cta.KEYS
@@ -350,7 +349,6 @@ def forward_kernel(
     batch = gl.program_id(1)
 
     dtype: gl.constexpr = q_desc.dtype
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
     q_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, 64, 1, C], q_desc.layout)
     # The gate is read from where the result is left.
@@ -362,9 +360,9 @@ def forward_kernel(
     )
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
     # Of the row that is computed, and the next.
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [2 * (KEYS // BLOCK_K), BLOCK_K], flat)
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [2, 1], flat)
-    again_smem = gl.allocate_shared_memory(gl.int32, [GROUPS, 1], flat)
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [2 * (KEYS // BLOCK_K), BLOCK_K], parts.FLAT)
+    unmasked_smem = gl.allocate_shared_memory(gl.int32, [2, 1], parts.FLAT)
+    again_smem = gl.allocate_shared_memory(gl.int32, [GROUPS, 1], parts.FLAT)
     rests: gl.constexpr = [GROUPS if KEEPS else 1, 1, 1, 64, 1, C]
     rest_smem = gl.allocate_shared_memory(rest_desc.dtype, rests, rest_desc.layout)
     full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, GROUPS)

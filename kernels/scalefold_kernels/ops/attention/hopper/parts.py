@@ -25,6 +25,9 @@ from scalefold_kernels.gluon import mma_layout, widen
 LOG2E = gl.constexpr(1.4426950408889634)
 MASKED_LOGIT = gl.constexpr(-1e9)
 
+FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+"""Of numbers in shared memory, one after the other."""
+
 LOADER_REGISTERS = gl.constexpr(24)
 """Of a thread of a loader warp; what it gives up goes to the warp group."""
 
@@ -202,11 +205,10 @@ def store_mask(kept, num_keys, unmasked, mask_smem):
     ``kept`` is from `load_mask`; ``mask_smem`` has as many elements, in blocks of keys.
     """
     KEYS: gl.constexpr = kept.shape[0]
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     keys = gl.arange(0, KEYS, layout=kept.type.layout)
     added = gl.where((kept != 0) | (unmasked == 0), 0.0, MASKED_LOGIT)
     added = gl.where(keys < num_keys, added, float("-inf"))
-    reinterpret(mask_smem, mask_smem.dtype, [KEYS], flat).store(added.to(mask_smem.dtype))
+    reinterpret(mask_smem, mask_smem.dtype, [KEYS], FLAT).store(added.to(mask_smem.dtype))
 
 
 @gluon.jit
