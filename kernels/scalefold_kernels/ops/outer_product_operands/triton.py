@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels import dot
-from scalefold_kernels.limits import check_batch
+from scalefold_kernels.checks import check_batch
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.sums import sum_rows
