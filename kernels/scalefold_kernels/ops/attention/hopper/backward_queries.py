@@ -107,46 +107,13 @@ def by_vector(x):
 
 
 @gluon.jit
-def load_first_keys(
-    k_desc, v_desc, k_smem, v_smem, full, batch, row, head,
-    BLOCK_K: gl.constexpr, PLACES: gl.constexpr, FIRST_K: gl.constexpr = 0,
-):  # fmt: skip
-    """Start the copies of a row's first blocks, from a key on, to all places of the ring."""
-    for n in gl.static_range(PLACES):
-        parts.load_keys(
-            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
-            batch, row, FIRST_K + n * BLOCK_K, head,
-        )  # fmt: skip
-
-
-@gluon.jit
-def new_memory(
-    q_desc, k_desc, bias_desc,
-    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
-    NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
-):  # fmt: skip
-    """Queries and their gradient; a ring of keys and values; bias, its gradient's sums; mask."""
-    dtype: gl.constexpr = q_desc.dtype
-    block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
-    query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    tiles: gl.constexpr = parts.stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
-    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
-    sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
-    sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], parts.FLAT)
-    return query_smem, k_smem, v_smem, bias_smem, sums_smem, mask_smem
-
-
-@gluon.jit
 def start_pass(
     turn, bias_desc, bias_full, memory, batch, head, first_q,
     SUM_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, FIRST_K: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
     """The bias of the pass's keys, and zeros where its gradient is summed up."""
-    _, _, _, bias_smem, sums_smem, _ = memory
+    _, _, bias_smem, sums_smem, _ = memory
     # All are done with the bias of the pass before.
     thread_barrier()
     mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
@@ -172,7 +139,7 @@ def differentiate_block(
     ``j``: its number in the pass; ``masked``: its number among all.
     """
     q, grad_out, lse_tile, delta_tile, all_kept, factor, unit = row
-    _, k_smem, v_smem, bias_smem, sums_smem, mask_smem = memory
+    k_smem, v_smem, bias_smem, sums_smem, mask_smem = memory
     dtype: gl.constexpr = k_smem.dtype
     S: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
@@ -239,10 +206,18 @@ def backward_queries_kernel(
     first_q, head, group, first_row, rows = parts.place_of_cta(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
-    memory = new_memory(
-        q_desc, k_desc, bias_desc, HAS_BIAS, SUM_BIAS, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES
-    )
-    query_smem, k_smem, v_smem, _, sums_smem, mask_smem = memory
+    # Queries and their gradient; a ring of keys and values; bias, its gradient's sums; mask.
+    dtype: gl.constexpr = q_desc.dtype
+    block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
+    query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
+    k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
+    tiles: gl.constexpr = parts.stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
+    sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
+    sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], parts.FLAT)
+    memory = k_smem, v_smem, bias_smem, sums_smem, mask_smem
     full, others = new_barriers(PLACES, 1), new_barriers(2, 1)
     query_full, bias_full = others.index(0), others.index(1)
     fence_async_shared()
@@ -255,9 +230,11 @@ def backward_queries_kernel(
     first = [batch, first_row, first_q, head, 0]
     async_load(q_desc, first, query_full, query_smem.index(0))
     async_load(grad_desc, first, query_full, query_smem.index(1))
-    load_first_keys(
-        k_desc, v_desc, k_smem, v_smem, full, batch, first_row, head, BLOCK_K, PLACES, FIRST_K
-    )
+    for n in gl.static_range(PLACES):
+        parts.load_keys(
+            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
+            batch, first_row, FIRST_K + n * BLOCK_K, head,
+        )  # fmt: skip
 
     mask += batch.to(gl.int64) * mask_stride_b
     kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)

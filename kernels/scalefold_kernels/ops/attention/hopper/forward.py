@@ -127,12 +127,6 @@ def attend_to_block(
 
 
 @gluon.jit
-def within_range(sums):
-    """1 for rows whose sum of weights float32 held, 0 for those to be done again."""
-    return ((sums > LOWEST) & (sums < HIGHEST)).to(gl.int32)
-
-
-@gluon.jit
 def store_result(o, divisor, at, ready, phase, out_smem, rest_smem, cta):
     """Start the store of sums of values, divided and gated, and of what rounding takes of them."""
     tile = out_smem.reshape([64, out_smem.shape[4]])
@@ -281,7 +275,7 @@ def attend_to_rows(turn, cta, w: gl.constexpr, EXACT: gl.constexpr):
                 o, total, highest, q, j, before, weighing, cta, w, EXACT
             )
         sums = gl.convert_layout(gl.sum(total, 1), by_row)
-        held &= within_range(sums)
+        held &= ((sums > LOWEST) & (sums < HIGHEST)).to(gl.int32)
         divisor = gl.convert_layout(sums, gl.SliceLayout(1, OUT))[:, None]
         at = [cta.batch, row, first_q, cta.head, 0]
         # The group's, as the compiler does not know: addresses that all rows share would lie in

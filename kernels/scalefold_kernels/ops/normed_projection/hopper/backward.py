@@ -24,6 +24,7 @@ from scalefold_kernels.ops.normed_projection.arguments import (
     Norm,
     Projections,
 )
+from scalefold_kernels.ops.normed_projection.hopper.forward import few_block
 from scalefold_kernels.rows import Rows, rows_of
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tma import num_ctas, padded, tiles_of, within_reach
@@ -44,12 +45,6 @@ Cta = namedtuple(
     "GROUP_REGISTERS",
 )
 """What warps of a CTA share, see `gluon`."""
-
-
-@gluon.constexpr_function
-def few_width(outputs):
-    """Columns of a product with the gradient of the weight of few outputs."""
-    return 8 if outputs <= 8 else 16
 
 
 @gluon.jit
@@ -319,7 +314,7 @@ def projection_backward_hopper_kernel(
     """
     dtype: gl.constexpr = x_desc.dtype
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
-    FEW: gl.constexpr = few_width(S)
+    FEW: gl.constexpr = few_block(S)
     few_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, FEW], gl.bfloat16)
     grad_smem = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, BLOCK_P], grad_desc.layout)
     weight_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_P, BLOCK_C], weight_desc.layout)

@@ -23,7 +23,7 @@ from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_full, widen
 from scalefold_kernels.ops.norm.op import EPS
-from scalefold_kernels.ops.normed_projection.arguments import MAX_FEW_OUTPUTS, Norm, Projections
+from scalefold_kernels.ops.normed_projection.arguments import Norm, Projections
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.tma import num_ctas, padded, tiles_of
 
@@ -35,6 +35,12 @@ Cta = namedtuple(
     "BLOCK_C BLOCK_P BLOCK_S STAGES X_STAGES OUT_STAGES HAS_BIAS HAS_FEW GROUP_REGISTERS",
 )
 """What warps of a CTA share, see `gluon`."""
+
+
+@gluon.constexpr_function
+def few_block(few):
+    """Columns of a product with the weight of few outputs, or its gradient."""
+    return 8 if few <= 8 else 16
 
 
 @gluon.jit
@@ -235,8 +241,3 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         SCALED=0 if projections.first_scale == 1 else projections.first, EPS=EPS, BLOCK_C=width,
         BLOCK_S=few_block(sizes.few), HAS_BIAS=bias is not None, HAS_FEW=sizes.few > 0, **launch,
     )  # fmt: skip
-
-
-def few_block(few: int) -> int:
-    """Columns of a product with the weight of few outputs: 8 or 16."""
-    return 8 if few <= 8 else MAX_FEW_OUTPUTS
