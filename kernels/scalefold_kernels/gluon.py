@@ -2,7 +2,8 @@
 
 Where a kernel divides its warps and has many constants, a record `Cta` holds all that they share:
 tensors, shared memory, barriers, sizes and constants. The kernel makes it as an argument of
-``run_partitions``, since an assignment would make numbers in registers of the constants.
+`two_groups` or a function of its own, ``run_partitions``, since an assignment would make numbers
+in registers of the constants.
 """
 
 from triton.experimental import gluon
@@ -21,6 +22,35 @@ def mma_layout(columns):
     """Of a tile of 64 rows, as the four warps of a group hold what tensor cores give them."""
     return gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16]
+    )
+
+
+@gluon.jit
+def compute_as(w, cta, compute: gl.constexpr):
+    """A warp group of `two_groups`."""
+    compute(w, cta)
+
+
+@gluon.jit
+def load_as(cta, load: gl.constexpr):
+    """The loader warp of `two_groups`."""
+    load(cta)
+
+
+@gluon.jit
+def two_groups(cta, compute: gl.constexpr, load: gl.constexpr, first=0, second=1):
+    """Divide a CTA: ``compute(w, cta)`` in two warp groups, ``load(cta)`` in a warp.
+
+    ``first`` and ``second`` are their w: constants, or numbers in registers.
+    """
+    gl.warp_specialize(
+        [
+            (compute_as, (first, cta, compute)),
+            (compute_as, (second, cta, compute)),
+            (load_as, (cta, load)),
+        ],
+        [4, 1],
+        [cta.GROUP_REGISTERS, REGISTERS - 2 * cta.GROUP_REGISTERS],
     )
 
 

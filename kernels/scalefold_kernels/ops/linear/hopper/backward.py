@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_empty
+from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, wait_empty
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Update
@@ -146,16 +146,6 @@ def compute(w: gl.constexpr, cta):
     tma.store_wait(0)
 
 
-@gluon.jit
-def run_partitions(cta):
-    """Two warp groups and a loader warp."""
-    gl.warp_specialize(
-        [(compute, (0, cta)), (compute, (1, cta)), (load, (cta,))],
-        [4, 1],
-        [cta.GROUP_REGISTERS, REGISTERS - 2 * cta.GROUP_REGISTERS],
-    )
-
-
 @gluon.jit(do_not_specialize=["layer"])
 def residual_linear_backward_hopper_kernel(
     grad_desc, h_desc, weight_desc, grad_h_desc,
@@ -191,12 +181,12 @@ def residual_linear_backward_hopper_kernel(
     ones_smem.store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, FLAT))
     fence_async_shared()
     order = parts.tensors(order)
-    run_partitions(Cta(
+    two_groups(Cta(
         grad_h_desc, partial, key, gl.to_tensor(layer), gl.to_tensor(threshold),
         gl.to_tensor(scale), gl.to_tensor(key_stride), grad_smem, h_smem, weight_smem, ones_smem,
         mask_smem, out_smem, full, empty, dropped, weight_full, order, grad_desc, h_desc,
         weight_desc, C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES, GROUP_REGISTERS,
-    ))  # fmt: skip
+    ), compute, load)  # fmt: skip
 
 
 def backward(

@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Update
@@ -124,16 +124,6 @@ def compute(w, cta):
     tma.store_wait(0)
 
 
-@gluon.jit
-def run_partitions(cta):
-    """Two warp groups and a loader warp."""
-    gl.warp_specialize(
-        [(compute, (gl.to_tensor(0), cta)), (compute, (gl.to_tensor(1), cta)), (load, (cta,))],
-        [4, 1],
-        [cta.GROUP_REGISTERS, REGISTERS - 2 * cta.GROUP_REGISTERS],
-    )
-
-
 @gluon.jit(do_not_specialize=["layer"])
 def residual_linear_forward_hopper_kernel(
     x_desc, h_desc, weight_desc, out_desc,
@@ -163,12 +153,12 @@ def residual_linear_forward_hopper_kernel(
     weight_full = new_barriers(1, 1).index(0)
     fence_async_shared()
     order = parts.tensors(order)
-    run_partitions(Cta(
+    two_groups(Cta(
         out_desc, bias, key, gl.to_tensor(layer), gl.to_tensor(threshold), gl.to_tensor(scale),
         gl.to_tensor(key_stride), h_smem, x_smem, weight_smem, mask_smem, h_full, h_empty, x_full,
         x_empty, weight_full, order, h_desc, x_desc, weight_desc, C, SHARED, BLOCK_K, BLOCK_C,
         COLUMN_BLOCKS, H_STAGES, X_STAGES, GROUP_REGISTERS,
-    ))  # fmt: skip
+    ), compute, load, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) -> Tensor:

@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import REGISTERS, ROWS, columns, mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import ROWS, columns, mma_layout, new_barriers, two_groups, widen
 from scalefold_kernels.ops.normed_projection.arguments import (
     MAX_FEW_OUTPUTS,
     Gradients,
@@ -288,16 +288,6 @@ def compute(w, cta):
 
 
 @gluon.jit
-def run_partitions(cta):
-    """Two warp groups and a loader warp."""
-    gl.warp_specialize(
-        [(compute, (gl.to_tensor(0), cta)), (compute, (gl.to_tensor(1), cta)), (load, (cta,))],
-        [4, 1],
-        [cta.GROUP_REGISTERS, REGISTERS - 2 * cta.GROUP_REGISTERS],
-    )
-
-
-@gluon.jit
 def projection_backward_hopper_kernel(
     grad_desc, weight_desc, few_desc, x_desc, through_desc, normed_desc, grad_x_desc,
     norm_weight, norm_bias, stats, sums, first_scale, few_scale, few_ptr, few_stride,
@@ -343,14 +333,14 @@ def projection_backward_hopper_kernel(
     few_full = new_barriers(1, 1).index(0) if HAS_FEW else rows_full.index(0)
     fence_async_shared()
     rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
-    run_partitions(Cta(
+    two_groups(Cta(
         norm_smem, stats, sums, first_scale, few_scale, few_ptr, gl.to_tensor(few_stride),
         gl.to_tensor(few_stride_s), normed_desc, grad_x_desc, grad_smem, weight_smem, few_weight,
         few_smem, ones_smem, spare_smem, x_smem, through_smem, grad_full, grad_empty, weight_full,
         weight_empty, rows_full, rows_empty, few_full, rows, tiles, grad_desc, weight_desc,
         few_desc, x_desc, through_desc, C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P,
         BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_FEW, GROUP_REGISTERS,
-    ))  # fmt: skip
+    ), compute, load, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def backward(

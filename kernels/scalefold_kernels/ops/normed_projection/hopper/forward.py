@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma
-from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_full, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, wait_full, widen
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.normed_projection.arguments import Norm, Projections
 from scalefold_kernels.rows import rows_of
@@ -173,16 +173,6 @@ def compute(w, cta):
 
 
 @gluon.jit
-def run_partitions(cta):
-    """Two warp groups and a loader warp."""
-    gl.warp_specialize(
-        [(compute, (gl.to_tensor(0), cta)), (compute, (gl.to_tensor(1), cta)), (load, (cta,))],
-        [4, 1],
-        [cta.GROUP_REGISTERS, REGISTERS - 2 * cta.GROUP_REGISTERS],
-    )
-
-
-@gluon.jit
 def projection_forward_hopper_kernel(
     x_desc, weight_desc, few_desc, out_desc,
     norm_weight, norm_bias, bias, first_scale, few_scale, few_ptr, stats,
@@ -213,13 +203,13 @@ def projection_forward_hopper_kernel(
     few_full = new_barriers(1, 1).index(0) if HAS_FEW else x_full.index(0)
     fence_async_shared()
     rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
-    run_partitions(Cta(
+    two_groups(Cta(
         norm_weight, norm_bias, bias, gl.to_tensor(first_biased), first_scale, few_scale, few_ptr,
         stats, out_desc, x_smem, weight_smem, few_weight, out_smem, x_full, x_empty, weight_full,
         weight_empty, few_full, rows, gl.to_tensor(sample_rows), tiles, x_desc, weight_desc,
         few_desc, C, P, S, SCALED, EPS, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, X_STAGES,
         OUT_STAGES, HAS_BIAS, HAS_FEW, GROUP_REGISTERS,
-    ))  # fmt: skip
+    ), compute, load, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: Tensor) -> None:

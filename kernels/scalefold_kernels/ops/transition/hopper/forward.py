@@ -10,7 +10,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_store, mma, mma_wait
-from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_full, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, wait_full, widen
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.transition.hopper.parts import load_bias, load_next, relu, width_of
 from scalefold_kernels.ops.transition.op import Kept, Parameters, shape_class
@@ -155,16 +155,6 @@ def compute(w: gl.constexpr, cta):
 
 
 @gluon.jit
-def run_partitions(cta):
-    """Two warp groups and a loader warp."""
-    gl.warp_specialize(
-        [(compute, (0, cta)), (compute, (1, cta)), (load, (cta,))],
-        [4, 1],
-        [cta.GROUP_REGISTERS, REGISTERS - 2 * cta.GROUP_REGISTERS],
-    )
-
-
-@gluon.jit
 def forward_kernel(
     x_desc, up_desc, down_desc, out_desc, normed_desc, norm_weight, norm_bias, up_bias, down_bias,
     stats, num_rows, num_tiles,
@@ -189,12 +179,12 @@ def forward_kernel(
         turns = new_barriers(2, 1)
     fence_async_shared()
     rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
-    run_partitions(Cta(
+    two_groups(Cta(
         norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats, x_smem, up_smem,
         down_smem, x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, rows, tiles,
         x_desc, up_desc, down_desc, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, PLACES, KEEP,
         GROUP_REGISTERS,
-    ))  # fmt: skip
+    ), compute, load)  # fmt: skip
 
 
 def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | None) -> None:

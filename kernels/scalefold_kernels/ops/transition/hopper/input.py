@@ -18,11 +18,11 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import (
-    REGISTERS,
     ROWS,
     columns,
     mma_layout,
     new_barriers,
+    two_groups,
     wait_empty,
     wait_full,
     widen,
@@ -193,16 +193,6 @@ def compute(w: gl.constexpr, cta):
 
 
 @gluon.jit
-def run_partitions(cta):
-    """Two warp groups and a loader warp."""
-    gl.warp_specialize(
-        [(compute, (0, cta)), (compute, (1, cta)), (load, (cta,))],
-        [4, 1],
-        [cta.GROUP_REGISTERS, REGISTERS - 2 * cta.GROUP_REGISTERS],
-    )
-
-
-@gluon.jit
 def input_gradient_kernel(
     grad_hidden_desc, up_desc, x_desc, grad_desc, grad_x_desc,
     norm_weight, stats, sums, num_tiles, num_rows,
@@ -218,11 +208,11 @@ def input_gradient_kernel(
     full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     fence_async_shared()
     tiles, rows = gl.to_tensor(num_tiles), gl.to_tensor(num_rows)
-    run_partitions(Cta(
+    two_groups(Cta(
         norm_weight, stats, sums, grad_x_desc, left, right, ones, full, empty, tiles, rows,
         grad_hidden_desc, up_desc, x_desc, grad_desc, C, H, BLOCK_C, STAGES, UNROLL,
         GROUP_REGISTERS,
-    ))  # fmt: skip
+    ), compute, load)  # fmt: skip
 
 
 def input_gradient(
