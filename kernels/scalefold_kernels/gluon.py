@@ -1,9 +1,8 @@
 """What all kernels for Hopper GPUs share; they are in Gluon, the level below Triton.
 
-Where a kernel divides its warps and has many constants, a record `Cta` holds all that they share:
-tensors, shared memory, barriers, sizes and constants. The kernel makes it as an argument of
-`two_groups` or a function of its own, ``run_partitions``, since an assignment would make numbers
-in registers of the constants.
+Most kernels that divide their warps have a record `Cta` of all that these share: tensors, shared
+memory, barriers, sizes and constants. The kernel makes it as an argument, of `two_groups` or of a
+function of its own: an assignment would make numbers in registers of the constants.
 """
 
 from triton.experimental import gluon
