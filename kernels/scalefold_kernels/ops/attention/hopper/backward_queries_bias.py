@@ -17,7 +17,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, widen
+from scalefold_kernels.gluon import mma_layout, new_barriers, two_groups, wait_empty, widen
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -50,7 +50,7 @@ AHEAD = gl.constexpr(3)
 NOWHERE = gl.constexpr(2**30)
 """A row beyond any tensor's: read as zeros, and not written."""
 
-REGISTERS = gl.constexpr(240)
+GROUP_REGISTERS = gl.constexpr(240)
 """Of a thread of a warp group."""
 
 Cta = namedtuple(
@@ -64,7 +64,7 @@ Cta = namedtuple(
     "gate_smem out_smem rest_smem raw batch head first_row "
     "k_desc v_desc bias_desc mask mask_stride_r mask_stride_k "
     "q_desc gate_desc out_desc rest_desc grad_desc lse_desc "
-    "HAS_GATE BIAS_SCALE SCALE_Q TRANSPOSED C MORE_KEYS",
+    "HAS_GATE BIAS_SCALE SCALE_Q TRANSPOSED C MORE_KEYS GROUP_REGISTERS",
 )
 """What warps of a CTA share, see `gluon`."""
 
@@ -188,7 +188,7 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
 
 
 @gluon.jit
-def differentiate(cta, w: gl.constexpr):
+def differentiate(w: gl.constexpr, cta):
     """Warp group ``w``. The first adds the gradients of queries of both."""
     S: gl.constexpr = mma_layout(BLOCK_K)
     OUT: gl.constexpr = mma_layout(cta.C)
@@ -271,16 +271,6 @@ def differentiate(cta, w: gl.constexpr):
 
 
 @gluon.jit
-def run_partitions(cta):
-    """Two warp groups and a loader warp."""
-    gl.warp_specialize(
-        [(differentiate, (cta, 0)), (differentiate, (cta, 1)), (load_rows, (cta,))],
-        [4, 1],
-        [REGISTERS, parts.LOADER_REGISTERS],
-    )
-
-
-@gluon.jit
 def backward_queries_bias_kernel(
     q_desc, k_desc, v_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc, bias_desc,
     grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial, waiting,
@@ -329,7 +319,7 @@ def backward_queries_bias_kernel(
     delta += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
     place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
     partial += place * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
-    run_partitions(Cta(
+    two_groups(Cta(
         grad_q_desc, partial, waiting, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
         q_smem, grad_smem, lse_smem, delta_smem, k_smem, v_smem, bias_smem, mask_smem,
         unmasked_smem, result_smem, other_smem, other_full, other_empty,
@@ -339,8 +329,8 @@ def backward_queries_bias_kernel(
         scale, gate_smem, out_smem, rest_smem, raw, batch, head, first_row,
         k_desc, v_desc, bias_desc, mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
         q_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc,
-        HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS,
-    ))  # fmt: skip
+        HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS, GROUP_REGISTERS,
+    ), differentiate, load_rows)  # fmt: skip
 
 
 def launch(
