@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Final
 
 import torch
@@ -10,6 +11,12 @@ from torch import Tensor
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 """What kernels take."""
+
+MAX_ROWS: Final = 2**31 - 2**20
+"""Rows or positions, numbered by 32 bits in all kernels; the rest is for tiles beyond the end."""
+
+MAX_GRID: Final = 65535
+"""Along any dimension of a launch but the first."""
 
 
 def check_shapes(call: str, named: Iterable[tuple[str, Tensor | None, Sequence[int]]]) -> None:
@@ -46,4 +53,34 @@ def check_types(op: str, tensors: Iterable[Tensor]) -> None:
         raise ValueError(
             f"{op} takes float32, bfloat16 or float16, the same for all tensors; found "
             f"{sorted(map(str, found))}"
+        )
+
+
+def check_rows(x: Tensor) -> None:
+    """For kernels of rows: all dimensions of ``x`` but the last.
+
+    Raises
+    ------
+    ValueError
+        There are more of them than kernels can number.
+    """
+    rows = prod(x.shape[:-1])
+    if rows > MAX_ROWS:
+        raise ValueError(
+            f"{rows} rows of shape {tuple(x.shape)}; kernels take {MAX_ROWS}: split them"
+        )
+
+
+def check_batch(op: str, x: Tensor) -> None:
+    """For launches that have samples along another dimension than the first.
+
+    Raises
+    ------
+    ValueError
+        The first dimension of ``x`` is larger than such a launch can be.
+    """
+    if len(x) > MAX_GRID:
+        raise ValueError(
+            f"{op} of a tensor {tuple(x.shape)}: {len(x)} samples; the kernels take "
+            f"{MAX_GRID} at a time: split the batch"
         )

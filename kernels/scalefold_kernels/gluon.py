@@ -1,4 +1,9 @@
-"""What all kernels for Hopper GPUs share; they are in Gluon, the level below Triton."""
+"""What all kernels for Hopper GPUs share; they are in Gluon, the level below Triton.
+
+Most kernels that divide their warps have a record `Cta` of all that these share: tensors, shared
+memory, barriers, sizes and constants. The kernel makes it as an argument, of `two_groups` or of a
+function of its own: an assignment would make numbers in registers of the constants.
+"""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -20,6 +25,35 @@ def mma_layout(columns):
 
 
 @gluon.jit
+def compute_as(w, cta, compute: gl.constexpr):
+    """A warp group of `two_groups`."""
+    compute(w, cta)
+
+
+@gluon.jit
+def load_as(cta, load: gl.constexpr):
+    """The loader warp of `two_groups`."""
+    load(cta)
+
+
+@gluon.jit
+def two_groups(cta, compute: gl.constexpr, load: gl.constexpr, first=0, second=1):
+    """Divide a CTA: ``compute(w, cta)`` in two warp groups, ``load(cta)`` in a warp.
+
+    ``first`` and ``second`` are their w: constants, or numbers in registers.
+    """
+    gl.warp_specialize(
+        [
+            (compute_as, (first, cta, compute)),
+            (compute_as, (second, cta, compute)),
+            (load_as, (cta, load)),
+        ],
+        [4, 1],
+        [cta.GROUP_REGISTERS, REGISTERS - 2 * cta.GROUP_REGISTERS],
+    )
+
+
+@gluon.jit
 def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
     """In shared memory, each for so many arrivals; fenced before TMA sees them."""
     barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
@@ -29,22 +63,18 @@ def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
-def barrier_pair(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
-    """For so many places: it is full, which one says; it is empty, which so many groups say."""
-    return new_barriers(NUMBER, 1), new_barriers(NUMBER, ARRIVALS)
-
-
-@gluon.jit
-def wait_full(full, i, PLACES: gl.constexpr):
-    """Until number ``i`` of a ring is there; returns its place."""
+def wait_full(full, i):
+    """Until number ``i`` of a ring is there; returns its place, of as many as ``full`` has."""
+    PLACES: gl.constexpr = full.shape[0]
     place = i % PLACES
     mbarrier.wait(full.index(place), (i // PLACES) & 1)
     return place
 
 
 @gluon.jit
-def wait_empty(full, empty, i, BYTES: gl.constexpr, PLACES: gl.constexpr):
+def wait_empty(full, empty, i, BYTES: gl.constexpr):
     """Until there is room for number ``i`` of a ring; its place, and what to announce it on."""
+    PLACES: gl.constexpr = full.shape[0]
     place = i % PLACES
     mbarrier.wait(empty.index(place), ((i // PLACES) & 1) ^ 1)
     ready = full.index(place)

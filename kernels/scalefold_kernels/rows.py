@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from scalefold_kernels.limits import check_rows
+from scalefold_kernels.checks import check_rows
 
 MAX_ROW_DIMS = 3
 

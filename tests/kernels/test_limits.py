@@ -10,7 +10,7 @@ import torch
 from tests.kernels.offline.case import recorded
 from torch import Tensor
 
-from scalefold_kernels import limits
+from scalefold_kernels import checks, limits
 from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops import triangle
 from scalefold_kernels.ops.attention import arguments as attention_arguments
@@ -207,7 +207,7 @@ def test_too_many_rows_are_named() -> None:
 
 
 def test_too_many_samples_are_named() -> None:
-    batch = limits.MAX_GRID + 1
+    batch = checks.MAX_GRID + 1
     row, weight, key = expanded(8), expanded(8, 8), torch.zeros(batch, dtype=torch.int64)
     x, mask = expanded(batch, 1, 1, 8), expanded(batch, 1, 1)
     keys = expanded(batch, 1, 1, 2, 4)

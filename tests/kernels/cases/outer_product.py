@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import torch
 from tests.kernels.offline.case import CompileCase, empty, recorded
@@ -81,20 +81,19 @@ def _operands(channels: int) -> Cases:
     mask = empty(1, _FEW, _NUM_RES, dtype=torch.float32)
     row, column, weight = empty(channels), empty(_CHANNELS), empty(_CHANNELS, channels)
     parameters = operands.Parameters(row, row, weight, column, weight, column)
-    weights = weight, weight
     sums = empty(2 * _CHANNELS * (channels + 1), dtype=torch.float32)
 
-    def finish() -> None:
+    def differentiate(other: str) -> None:
         with (
-            patch.object(operands, "_partial_sums"),
+            patch.object(operands, other, MagicMock()),
             patch.object(operands, "sum_rows", lambda *_: sums),
         ):
             operands.backward(both, m, mask, parameters, m, m, sums.bfloat16())
 
     launches = {
         "forward": partial(operands.forward, m, mask, parameters, both),
-        "backward": partial(operands._partial_sums, both, m, mask, row, weights, m, m),
-        "parameters": finish,
+        "backward": partial(differentiate, "parameters_kernel"),
+        "parameters": partial(differentiate, "backward_kernel"),
     }
     return {
         f"operands {name} M={channels}": (operands, f"{name}_kernel", launch)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scalefold_kernels.checks import check_shapes, check_types
+from scalefold_kernels.checks import check_batch, check_shapes, check_types
 from scalefold_kernels.dot import block
-from scalefold_kernels.limits import check_batch, needs_int64
+from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.rows import channels_together
 
 _SHORT = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}

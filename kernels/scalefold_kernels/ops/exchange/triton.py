@@ -42,32 +42,11 @@ def places(tile, across, rows, run, D, B, a, d, b, ROWS: tl.constexpr, COLS: tl.
 
 @triton.jit(do_not_specialize=["rows", "D", "B", "rank"])
 def exchange_kernel(
-    x_ptr,
-    out_ptr,
-    inboxes_ptr,
-    counts_ptr,
-    slot_bytes,
-    rank,
-    rows,
-    D,
-    B,
-    run,
-    x_a,
-    x_d,
-    x_b,
-    x_part,
-    out_a,
-    out_d,
-    out_b,
-    out_part,
-    SIZE: tl.constexpr,
-    PEERS: tl.constexpr,
-    SUM: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    GRID: tl.constexpr,
-    LOOKS: tl.constexpr,
-):
+    x_ptr, out_ptr, inboxes_ptr, counts_ptr, slot_bytes, rank, rows, D, B, run,
+    x_a, x_d, x_b, x_part, out_a, out_d, out_b, out_part,
+    SIZE: tl.constexpr, PEERS: tl.constexpr, SUM: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, GRID: tl.constexpr, LOOKS: tl.constexpr,
+):  # fmt: skip
     """Send each rank its part of ``x``; put what comes at its place in ``out``, or add it up.
 
     A part has ``rows`` runs of contiguous elements. Each CTA sends the same tiles of all parts,
@@ -148,27 +127,11 @@ def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, sum_up: bool) -
     cols = min(triton.next_power_of_2(parts.run), elements)
     grid = ctas(x.device.type)
     exchange_kernel[(grid,)](
-        x,
-        out,
-        inbox.addresses,
-        inbox.counts,
-        inbox.slot_bytes,
-        inbox.rank,
-        prod(parts.rows),
-        *parts.rows[1:],
-        parts.run,
-        *parts.x_strides,
-        parts.x_part,
-        *parts.out_strides,
-        parts.out_part,
-        SIZE=inbox.size,
-        PEERS=peers,
-        SUM=sum_up,
-        ROWS=elements // cols,
-        COLS=cols,
-        GRID=grid,
-        LOOKS=MAX_POLLS,
-        **launch,
+        x, out, inbox.addresses, inbox.counts, inbox.slot_bytes, inbox.rank,
+        prod(parts.rows), *parts.rows[1:], parts.run,
+        *parts.x_strides, parts.x_part, *parts.out_strides, parts.out_part,
+        SIZE=inbox.size, PEERS=peers, SUM=sum_up, ROWS=elements // cols, COLS=cols, GRID=grid,
+        LOOKS=MAX_POLLS, **launch,
         debug=True,  # with the kernel's assertion, but without checks of each sum
         sanitize_overflow=False,
-    )
+    )  # fmt: skip

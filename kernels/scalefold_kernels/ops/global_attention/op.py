@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import Backends
-from scalefold_kernels.checks import check_shapes, check_types
-from scalefold_kernels.limits import check_batch
+from scalefold_kernels.checks import check_batch, check_shapes, check_types
 from scalefold_kernels.packing import unpack
 from scalefold_kernels.rows import channels_together
 

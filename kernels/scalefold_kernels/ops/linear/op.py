@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import Backends
-from scalefold_kernels.checks import check_shapes, check_types
+from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dropout.mask import Dropout, drawing
-from scalefold_kernels.limits import check_rows
 
 _BACKENDS = Backends("residual_linear", __package__, "hopper", "triton", "torch")
 

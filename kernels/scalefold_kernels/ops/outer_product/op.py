@@ -35,20 +35,8 @@ def outer_product_mean(
 ) -> Tensor:
     """``z`` plus: sum over sequences of a_si (x) b_sj, projected, divided by their number.
 
-    Parameters
-    ----------
-    a_BSIC, b_BSJC : Tensor
-        Operands, 0 where they are masked; taken as they are if they lie as (B, N, C, S).
-    count_BIJ : Tensor
-        Number of sequences in which both residues are real.
-    weight : Tensor, shape (Z, C * C)
-    bias : Tensor, shape (Z,)
-    z_BIJZ : Tensor
-        Pair representation.
-
-    Returns
-    -------
-    Tensor, shape (B, I, J, Z)
+    Operands are 0 where they are masked, and are taken as they are if they lie as (B, N, C, S).
+    ``count``: of sequences in which both residues are real; ``weight`` (Z, C * C), ``bias`` (Z,).
     """
     return _outer_product_mean([a_BSIC, b_BSJC, count_BIJ, weight, bias], z_BIJZ)[0]
 

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels import dot
-from scalefold_kernels.limits import check_batch
+from scalefold_kernels.checks import check_batch
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.sums import sum_rows
@@ -262,42 +262,25 @@ def backward(
     gradients: Tensor,
 ) -> None:
     """Fill the gradient of m, and all parameters' in the order of `parameters_kernel`."""
+    batch, num_seq, num_res, channels = m_BSNM.shape
     norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
-    partial = _partial_sums(
-        grad_2BNCS, m_BSNM, mask_BSN, norm_weight, (weight_a, weight_b), through, grad_m
-    )
-    hidden, channels = weight_a.shape
+    hidden = len(weight_a)
+    launch, sizes = _tile("backward", m_BSNM, weight_a)
+    num_blocks = batch * num_res * triton.cdiv(num_seq, sizes["BLOCK_S"])
+    ctas = min(launch.pop("CTAS"), num_blocks)
+    num_sums = 2 * hidden * (channels + 1)
+    partial = torch.empty(ctas, num_sums, dtype=torch.float32, device=m_BSNM.device)
+    backward_kernel[(ctas,)](
+        grad_2BNCS, m_BSNM, mask_BSN, norm_weight, weight_a, weight_b, through, grad_m, partial,
+        (batch, num_seq, num_res, hidden), m_BSNM.stride(), mask_BSN.stride(),
+        EPS=EPS, CTAS=ctas, **sizes, **launch,
+    )  # fmt: skip
     columns = 16
     parameters_kernel[(triton.cdiv(channels, columns),)](
         sum_rows(partial, torch.float32), norm_weight, norm_bias, weight_a, weight_b, gradients,
         hidden,
         M=channels, BLOCK_C=dot.block(hidden), BLOCK_M=columns,
     )  # fmt: skip
-
-
-def _partial_sums(
-    grad_2BNCS: Tensor,
-    m_BSNM: Tensor,
-    mask_BSN: Tensor,
-    norm_weight: Tensor,
-    weights: tuple[Tensor, Tensor],
-    through: Tensor | None,
-    grad_m: Tensor,
-) -> Tensor:
-    """Fill the gradient of m; returns ``partial`` of `backward_kernel`."""
-    batch, num_seq, num_res, channels = m_BSNM.shape
-    hidden = len(weights[0])
-    launch, sizes = _tile("backward", m_BSNM, weights[0])
-    num_blocks = batch * num_res * triton.cdiv(num_seq, sizes["BLOCK_S"])
-    ctas = min(launch.pop("CTAS"), num_blocks)
-    num_sums = 2 * hidden * (channels + 1)
-    partial = torch.empty(ctas, num_sums, dtype=torch.float32, device=m_BSNM.device)
-    backward_kernel[(ctas,)](
-        grad_2BNCS, m_BSNM, mask_BSN, norm_weight, *weights, through, grad_m, partial,
-        (batch, num_seq, num_res, hidden), m_BSNM.stride(), mask_BSN.stride(),
-        EPS=EPS, CTAS=ctas, **sizes, **launch,
-    )  # fmt: skip
-    return partial
 
 
 def _tile(direction: str, m: Tensor, weight: Tensor) -> tuple[dict[str, int], dict[str, int | str]]:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import Backends
-from scalefold_kernels.checks import check_shapes, check_types
-from scalefold_kernels.limits import check_batch
+from scalefold_kernels.checks import check_batch, check_shapes, check_types
 
 _BACKENDS = Backends("pointwise_attention", __package__, "triton")
 

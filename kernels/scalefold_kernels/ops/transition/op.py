@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import Backends
-from scalefold_kernels.checks import check_shapes, check_types
-from scalefold_kernels.limits import check_rows, needs_int64
+from scalefold_kernels.checks import check_rows, check_shapes, check_types
+from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.rows import channels_together
 
 _BACKENDS = Backends("transition", __package__, "hopper", "triton")

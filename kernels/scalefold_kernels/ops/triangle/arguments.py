@@ -13,10 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scalefold_kernels.checks import check_shapes, check_types
+from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.mask import Dropout
-from scalefold_kernels.limits import check_rows
 from scalefold_kernels.tiles import Tile, architecture, tile
 
 EPS = 1e-5

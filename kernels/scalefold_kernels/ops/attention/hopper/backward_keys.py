@@ -9,6 +9,7 @@ A warp of its own loads for the warp group, which so spends no instructions on c
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import triton
@@ -22,7 +23,6 @@ from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, wait_f
 from scalefold_kernels.ops.attention.arguments import Inputs, transposed
 from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.launch import (
-    Plan,
     bias_descriptor,
     dealt,
     fitting,
@@ -33,134 +33,102 @@ from scalefold_kernels.ops.attention.hopper.launch import (
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 
-
-@gluon.jit
-def new_memory(
-    q_desc, k_desc, lse_desc, bias_desc,
-    HAS_BIAS: gl.constexpr, C: gl.constexpr,
-    BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr,
-    SIDES: gl.constexpr,
-):  # fmt: skip
-    """Keys and values of SIDES rows; a ring of queries, gradients and statistics; bias."""
-    dtype: gl.constexpr = q_desc.dtype
-    queries: gl.constexpr = [PLACES, 1, 1, BLOCK_Q, 1, C]
-    tiles: gl.constexpr = parts.stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
-    key_smem = gl.allocate_shared_memory(dtype, [2 * SIDES, 1, 1, 64, 1, C], k_desc.layout)
-    q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    numbers: gl.constexpr = [2 * PLACES, 1, 1, 1, BLOCK_Q]
-    statistics_smem = gl.allocate_shared_memory(gl.float32, numbers, lse_desc.layout)
-    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [SIDES, 1], flat)
-    return key_smem, q_smem, grad_smem, statistics_smem, bias_smem, unmasked_smem
+Cta = namedtuple(
+    "Cta",
+    "q_desc k_desc v_desc grad_desc lse_desc delta_desc bias_desc grad_k_desc grad_v_desc "
+    "key_smem q_smem grad_smem statistics_smem bias_smem unmasked_smem "
+    "full empty keys_full keys_empty bias_full mask mask_stride_r mask_stride_k num_keys "
+    "batch head first_k first_row rows scale "
+    "HAS_BIAS BIAS_SCALE TRANSPOSED C BLOCK_Q NUM_BLOCKS PLACES SIDES",
+)
+"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
-def load_own(
-    descs, key_smem, barriers, batch, row, first_k, head, i,
-    SIDES: gl.constexpr, C: gl.constexpr,
-):  # fmt: skip
-    """Start the copies of the ``i``-th row's keys and values when their place is empty."""
-    _, k_desc, v_desc, _, _, _, _ = descs
-    _, _, keys_full, keys_empty, _ = barriers
-    side, ready = wait_empty(keys_full, keys_empty, i, 2 * 64 * C * 2, SIDES)
-    at = [batch, row, first_k, head, 0]
-    async_load(k_desc, at, ready, key_smem.index(2 * side))
-    async_load(v_desc, at, ready, key_smem.index(2 * side + 1))
+def load_own(row, i, side, unmasked, cta):
+    """Start the copies of the ``i``-th row's keys and values, with how many take part.
+
+    They come to a side, when it is empty.
+    """
+    _, ready = wait_empty(cta.keys_full, cta.keys_empty, i, 2 * 64 * cta.C * 2)
+    at = [cta.batch, row, cta.first_k, cta.head, 0]
+    async_load(cta.k_desc, at, ready, cta.key_smem.index(2 * side))
+    async_load(cta.v_desc, at, ready, cta.key_smem.index(2 * side + 1))
+    parts.announce(unmasked, cta.unmasked_smem.index(side), cta.keys_full.index(side))
 
 
 @gluon.jit
-def load_block(
-    descs, q_smem, grad_smem, statistics_smem, ready, place,
-    batch, row, first, head, C: gl.constexpr, BLOCK_Q: gl.constexpr,
-):  # fmt: skip
+def load_block(ready, place, row, first, cta):
     """Start the copies of a block of queries, gradients and statistics to a place of the ring."""
-    q_desc, _, _, grad_desc, lse_desc, delta_desc, _ = descs
-    at = [batch, row, first, head, 0]
-    statistics_at = [batch, row, head, first]
-    lse, delta = statistics_smem.index(2 * place), statistics_smem.index(2 * place + 1)
-    mbarrier.expect(ready, 2 * BLOCK_Q * C * 2 + 2 * BLOCK_Q * 4)
-    async_load(q_desc, at, ready, q_smem.index(place))
-    async_load(grad_desc, at, ready, grad_smem.index(place))
-    async_load(lse_desc, statistics_at, ready, lse)
-    async_load(delta_desc, statistics_at, ready, delta)
+    at = [cta.batch, row, first, cta.head, 0]
+    statistics_at = [cta.batch, row, cta.head, first]
+    lse, delta = cta.statistics_smem.index(2 * place), cta.statistics_smem.index(2 * place + 1)
+    mbarrier.expect(ready, 2 * cta.BLOCK_Q * cta.C * 2 + 2 * cta.BLOCK_Q * 4)
+    async_load(cta.q_desc, at, ready, cta.q_smem.index(place))
+    async_load(cta.grad_desc, at, ready, cta.grad_smem.index(place))
+    async_load(cta.lse_desc, statistics_at, ready, lse)
+    async_load(cta.delta_desc, statistics_at, ready, delta)
 
 
 @gluon.jit
-def load(
-    descs, memory, barriers, masks, sizes,
-    HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
-    BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr, SIDES: gl.constexpr,
-):  # fmt: skip
+def load(cta):
     """The loader warp."""
-    _, _, _, _, _, _, bias_desc = descs
-    key_smem, q_smem, grad_smem, statistics_smem, bias_smem, unmasked_smem = memory
-    full, empty, keys_full, _, bias_full = barriers
-    mask, mask_stride_r, mask_stride_k, num_keys = masks
-    batch, head, first_k, first_row, rows = sizes
-    if HAS_BIAS:
-        mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_Q * 2)
-        for n in range(NUM_BLOCKS):
-            tile = bias_smem.index(n)
+    if cta.HAS_BIAS:
+        mbarrier.expect(cta.bias_full, cta.NUM_BLOCKS * 64 * cta.BLOCK_Q * 2)
+        for n in range(cta.NUM_BLOCKS):
+            tile = cta.bias_smem.index(n)
             parts.copy_bias(
-                bias_desc, tile, bias_full, batch, head, n * BLOCK_Q, first_k, TRANSPOSED
-            )
-    for i in range(rows):
-        row = first_row + i
-        side = i % SIDES
-        unmasked = parts.count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
-        if SIDES > 1:
-            load_own(descs, key_smem, barriers, batch, row, first_k, head, i, SIDES, C)
-            parts.announce(unmasked, unmasked_smem.index(side), keys_full.index(side))
-        for j in range(NUM_BLOCKS):
-            # PLACES divides NUM_BLOCKS: a block has the same place in every row.
-            place = j % PLACES
-            used = i * (NUM_BLOCKS // PLACES) + j // PLACES
-            mbarrier.wait(empty.index(place), (used & 1) ^ 1)
-            load_block(
-                descs, q_smem, grad_smem, statistics_smem, full.index(place), place,
-                batch, row, j * BLOCK_Q, head, C, BLOCK_Q,
+                cta.bias_desc, tile, cta.bias_full, cta.batch, cta.head, n * cta.BLOCK_Q,
+                cta.first_k, cta.TRANSPOSED,
             )  # fmt: skip
-            if SIDES == 1:
+    for i in range(cta.rows):
+        row = cta.first_row + i
+        side = i % cta.SIDES
+        unmasked = parts.count_unmasked(
+            cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys
+        )
+        if cta.SIDES > 1:
+            load_own(row, i, side, unmasked, cta)
+        for j in range(cta.NUM_BLOCKS):
+            # PLACES divides NUM_BLOCKS: a block has the same place in every row.
+            place = j % cta.PLACES
+            used = i * (cta.NUM_BLOCKS // cta.PLACES) + j // cta.PLACES
+            mbarrier.wait(cta.empty.index(place), (used & 1) ^ 1)
+            load_block(cta.full.index(place), place, row, j * cta.BLOCK_Q, cta)
+            if cta.SIDES == 1:
                 # Their place is empty at the end of the row before: blocks come first.
-                if j == PLACES - 1:
-                    load_own(descs, key_smem, barriers, batch, row, first_k, head, i, SIDES, C)
-                    parts.announce(unmasked, unmasked_smem.index(side), keys_full.index(side))
+                if j == cta.PLACES - 1:
+                    load_own(row, i, side, unmasked, cta)
 
 
 @gluon.jit
-def differentiate_block(
-    grad_k, grad_v, k, v, j, place, ready, phase, alike, unit, memory,
-    HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr, BLOCK_Q: gl.constexpr,
-):  # fmt: skip
+def differentiate_block(grad_k, grad_v, k, v, j, place, ready, phase, alike, unit, cta):
     """Gradients of a row's keys and values with those from block ``j`` of queries, at a place.
 
     ``alike``: all keys weigh the same.
     """
-    _, q_smem, grad_smem, statistics_smem, bias_smem, _ = memory
-    dtype: gl.constexpr = q_smem.dtype
-    S: gl.constexpr = mma_layout(BLOCK_Q)
-    A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
+    dtype: gl.constexpr = cta.q_smem.dtype
+    S: gl.constexpr = mma_layout(cta.BLOCK_Q)
+    A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(cta.C), 2)
     by_column: gl.constexpr = gl.SliceLayout(0, S)
     # Logits are transposed, and so is the bias unless memory has it so.
-    s = parts.load_bias(bias_smem.index(j), BLOCK_Q, HAS_BIAS, not TRANSPOSED)
+    s = parts.load_bias(cta.bias_smem.index(j), cta.BLOCK_Q, cta.HAS_BIAS, not cta.TRANSPOSED)
     mbarrier.wait(ready, phase)
-    q = q_smem.index(place).reshape([BLOCK_Q, C])
-    grad = grad_smem.index(place).reshape([BLOCK_Q, C])
+    q = cta.q_smem.index(place).reshape([cta.BLOCK_Q, cta.C])
+    grad = cta.grad_smem.index(place).reshape([cta.BLOCK_Q, cta.C])
     # What is taken away from the logits is where their product starts, too: nothing waits for it.
-    lse = statistics_smem.index(2 * place).reshape([BLOCK_Q])
+    lse = cta.statistics_smem.index(2 * place).reshape([cta.BLOCK_Q])
     s -= (lse.load(by_column) * (1.0 / unit))[None, :]
     s = mma(k, q.permute((1, 0)), s, is_async=True)
-    grad_p = gl.full([64, BLOCK_Q], 0.0, gl.float32, S)
+    grad_p = gl.full([64, cta.BLOCK_Q], 0.0, gl.float32, S)
     grad_p = mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
     s, grad_p = mma_wait(0, [s, grad_p])
     if alike:
-        s = gl.full([64, BLOCK_Q], 0.0, gl.float32, S) - lse.load(by_column)[None, :]
+        s = gl.full([64, cta.BLOCK_Q], 0.0, gl.float32, S) - lse.load(by_column)[None, :]
     else:
         s = s * unit
     p = gl.exp2(s)
-    delta = statistics_smem.index(2 * place + 1).reshape([BLOCK_Q]).load(by_column)
+    delta = cta.statistics_smem.index(2 * place + 1).reshape([cta.BLOCK_Q]).load(by_column)
     grad_s = p * (grad_p - delta[None, :])
     p = gl.convert_layout(p.to(dtype), A_P)
     grad_v = mma(p, grad, grad_v, is_async=True)
@@ -171,59 +139,55 @@ def differentiate_block(
 
 
 @gluon.jit
-def differentiate(
-    stores, memory, barriers, masks, sizes, scale,
-    HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
-    BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr,
-    SIDES: gl.constexpr,
-):  # fmt: skip
+def differentiate(cta):
     """The warp group."""
-    grad_k_desc, grad_v_desc = stores
-    key_smem, q_smem, _, _, _, unmasked_smem = memory
-    full, empty, keys_full, keys_empty, bias_full = barriers
-    mask, mask_stride_r, mask_stride_k, num_keys = masks
-    batch, head, first_k, first_row, rows = sizes
-    dtype: gl.constexpr = q_smem.dtype
-    OUT: gl.constexpr = mma_layout(C)
-    own = first_k + gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
-    unit = parts.LOG2E * BIAS_SCALE if HAS_BIAS else parts.LOG2E * scale
-    if HAS_BIAS:
-        mbarrier.wait(bias_full, 0)
-    for i in range(rows):
-        row = first_row + i
-        side = wait_full(keys_full, i, SIDES)
-        unmasked = parts.announced(unmasked_smem.index(side))
+    dtype: gl.constexpr = cta.q_smem.dtype
+    OUT: gl.constexpr = mma_layout(cta.C)
+    own = cta.first_k + gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
+    unit = parts.LOG2E * cta.BIAS_SCALE if cta.HAS_BIAS else parts.LOG2E * cta.scale
+    if cta.HAS_BIAS:
+        mbarrier.wait(cta.bias_full, 0)
+    for i in range(cta.rows):
+        row = cta.first_row + i
+        side = wait_full(cta.keys_full, i)
+        unmasked = parts.announced(cta.unmasked_smem.index(side))
         # Of a masked key nothing is kept below; without unmasked keys all weigh the same.
-        some_masked = (unmasked > 0) & (unmasked < num_keys)
-        k = key_smem.index(2 * side).reshape([64, C])
-        v = key_smem.index(2 * side + 1).reshape([64, C])
-        grad_k = gl.full([64, C], 0.0, gl.float32, OUT)
-        grad_v = gl.full([64, C], 0.0, gl.float32, OUT)
-        for j in range(NUM_BLOCKS):
+        some_masked = (unmasked > 0) & (unmasked < cta.num_keys)
+        k = cta.key_smem.index(2 * side).reshape([64, cta.C])
+        v = cta.key_smem.index(2 * side + 1).reshape([64, cta.C])
+        grad_k = gl.full([64, cta.C], 0.0, gl.float32, OUT)
+        grad_v = gl.full([64, cta.C], 0.0, gl.float32, OUT)
+        for j in range(cta.NUM_BLOCKS):
             # PLACES divides NUM_BLOCKS: a block has the same place in every row.
-            place = j % PLACES
-            phase = (i * (NUM_BLOCKS // PLACES) + j // PLACES) & 1
+            place = j % cta.PLACES
+            phase = (i * (cta.NUM_BLOCKS // cta.PLACES) + j // cta.PLACES) & 1
             grad_k, grad_v = differentiate_block(
-                grad_k, grad_v, k, v, j, place, full.index(place), phase,
-                unmasked == 0, unit, memory, HAS_BIAS, TRANSPOSED, C, BLOCK_Q,
+                grad_k, grad_v, k, v, j, place, cta.full.index(place), phase, unmasked == 0, unit,
+                cta,
             )  # fmt: skip
-            mbarrier.arrive(empty.index(place))
+            mbarrier.arrive(cta.empty.index(place))
         # With a bias, queries came multiplied by the scale and divided by BIAS_SCALE.
-        grad_k *= BIAS_SCALE if HAS_BIAS else scale
+        grad_k *= cta.BIAS_SCALE if cta.HAS_BIAS else cta.scale
         if some_masked:
-            places = mask + row.to(gl.int64) * mask_stride_r + own * mask_stride_k
-            keep = gl.load(places, mask=own < num_keys, other=0.0) != 0
+            places = cta.mask + row.to(gl.int64) * cta.mask_stride_r + own * cta.mask_stride_k
+            keep = gl.load(places, mask=own < cta.num_keys, other=0.0) != 0
             grad_k = gl.where(keep[:, None], grad_k, 0.0)
             grad_v = gl.where(keep[:, None], grad_v, 0.0)
         k.store(grad_k.to(dtype))
         v.store(grad_v.to(dtype))
         fence_async_shared()
-        at = [batch, row, first_k, head, 0]
-        async_store(grad_k_desc, at, key_smem.index(2 * side))
-        async_store(grad_v_desc, at, key_smem.index(2 * side + 1))
+        at = [cta.batch, row, cta.first_k, cta.head, 0]
+        async_store(cta.grad_k_desc, at, cta.key_smem.index(2 * side))
+        async_store(cta.grad_v_desc, at, cta.key_smem.index(2 * side + 1))
         # The place is another row's as soon as the gradients have left it.
         tma.store_wait(0)
-        mbarrier.arrive(keys_empty.index(side))
+        mbarrier.arrive(cta.keys_empty.index(side))
+
+
+@gluon.jit
+def run_partitions(cta):
+    """A warp group and a loader warp."""
+    gl.warp_specialize([(differentiate, (cta,)), (load, (cta,))], [1], [parts.LOADER_REGISTERS])
 
 
 @gluon.jit
@@ -241,9 +205,17 @@ def backward_keys_kernel(
     first_k, head, _, first_row, rows = parts.place_of_cta(num_keys, num_heads, num_rows)
     batch = gl.program_id(1)
 
-    memory = new_memory(
-        q_desc, k_desc, lse_desc, bias_desc, HAS_BIAS, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES
-    )
+    # Keys and values of SIDES rows; a ring of queries, gradients and statistics; bias.
+    dtype: gl.constexpr = q_desc.dtype
+    queries: gl.constexpr = [PLACES, 1, 1, BLOCK_Q, 1, C]
+    tiles: gl.constexpr = parts.stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    key_smem = gl.allocate_shared_memory(dtype, [2 * SIDES, 1, 1, 64, 1, C], k_desc.layout)
+    q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    numbers: gl.constexpr = [2 * PLACES, 1, 1, 1, BLOCK_Q]
+    statistics_smem = gl.allocate_shared_memory(gl.float32, numbers, lse_desc.layout)
+    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
+    unmasked_smem = gl.allocate_shared_memory(gl.int32, [SIDES, 1], parts.FLAT)
     full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, 1)
     # Announced by TMA and, for the mask, by the loader.
     keys_full, keys_empty = new_barriers(SIDES, 2), new_barriers(SIDES + 1, 1)
@@ -251,27 +223,15 @@ def backward_keys_kernel(
     fence_async_shared()
 
     mask += batch.to(gl.int64) * mask_stride_b
-    descs = q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc
-    stores = grad_k_desc, grad_v_desc
-    barriers = full, empty, keys_full, keys_empty, bias_full
-    masks = (
-        mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k), gl.to_tensor(num_keys)
-    )  # fmt: skip
-    sizes = batch, head, first_k, first_row, rows
-    gl.warp_specialize(
-        [
-            (differentiate, (
-                stores, memory, barriers, masks, sizes, scale,
-                HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
-            )),
-            (load, (
-                descs, memory, barriers, masks, sizes,
-                HAS_BIAS, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
-            )),
-        ],
-        [1],
-        [parts.LOADER_REGISTERS],
-    )  # fmt: skip
+    run_partitions(Cta(
+        q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc,
+        grad_k_desc, grad_v_desc,
+        key_smem, q_smem, grad_smem, statistics_smem, bias_smem, unmasked_smem,
+        full, empty, keys_full, keys_empty, bias_full,
+        mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k), gl.to_tensor(num_keys),
+        batch, head, first_k, first_row, rows, scale,
+        HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
+    ))  # fmt: skip
 
 
 class Shared(NamedTuple):
@@ -295,24 +255,18 @@ def launch(
 ) -> None:
     """Fill ``grad_k`` and ``grad_v``."""
     _, k, v, _, mask, *_ = inputs
-    own = plan(inputs)
-    block = own.constants["BLOCK_Q"]
-    backward_keys_kernel[(own.ctas, inputs.batch)](
+    sizes = constants(inputs)
+    block, blocks = sizes["BLOCK_Q"], triton.cdiv(inputs.num_keys, 64)
+    ctas, _ = dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
+    backward_keys_kernel[(ctas, inputs.batch)](
         rows_descriptor(shared.q, block), rows_descriptor(k, 64), rows_descriptor(v, 64),
         rows_descriptor(shared.grad_ungated, block), statistics_descriptor(lse, block),
         statistics_descriptor(shared.delta, block), bias_descriptor(bias, shared.q, block, 64),
         rows_descriptor(grad_k, 64), rows_descriptor(grad_v, 64), mask, *inputs.mask_strides,
         *inputs.scalars,
         HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale, TRANSPOSED=transposed(bias),
-        **own.constants,
+        **sizes,
     )  # fmt: skip
-
-
-def plan(inputs: Inputs) -> Plan:
-    """How the kernel of the keys is launched."""
-    sizes = constants(inputs)
-    blocks = triton.cdiv(inputs.num_keys, 64)
-    return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
 
 
 def constants(inputs: Inputs) -> dict[str, int]:

@@ -22,7 +22,6 @@ from scalefold_kernels.ops.attention.arguments import Inputs, new_sums, transpos
 from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
 from scalefold_kernels.ops.attention.hopper.launch import (
-    Plan,
     bias_descriptor,
     dealt,
     fitting,
@@ -108,47 +107,13 @@ def by_vector(x):
 
 
 @gluon.jit
-def load_first_keys(
-    k_desc, v_desc, k_smem, v_smem, full, batch, row, head,
-    C: gl.constexpr, BLOCK_K: gl.constexpr, PLACES: gl.constexpr, FIRST_K: gl.constexpr = 0,
-):  # fmt: skip
-    """Start the copies of a row's first blocks, from a key on, to all places of the ring."""
-    for n in gl.static_range(PLACES):
-        parts.load_keys(
-            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
-            batch, row, FIRST_K + n * BLOCK_K, head, True, C, BLOCK_K,
-        )  # fmt: skip
-
-
-@gluon.jit
-def new_memory(
-    q_desc, k_desc, bias_desc,
-    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
-    NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
-):  # fmt: skip
-    """Queries and their gradient; a ring of keys and values; bias, its gradient's sums; mask."""
-    dtype: gl.constexpr = q_desc.dtype
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
-    query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    tiles: gl.constexpr = parts.stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
-    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
-    sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
-    sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], flat)
-    return query_smem, k_smem, v_smem, bias_smem, sums_smem, mask_smem
-
-
-@gluon.jit
 def start_pass(
     turn, bias_desc, bias_full, memory, batch, head, first_q,
     SUM_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, FIRST_K: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
     """The bias of the pass's keys, and zeros where its gradient is summed up."""
-    _, _, _, bias_smem, sums_smem, _ = memory
+    _, _, bias_smem, sums_smem, _ = memory
     # All are done with the bias of the pass before.
     thread_barrier()
     mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
@@ -174,7 +139,7 @@ def differentiate_block(
     ``j``: its number in the pass; ``masked``: its number among all.
     """
     q, grad_out, lse_tile, delta_tile, all_kept, factor, unit = row
-    _, k_smem, v_smem, bias_smem, sums_smem, mask_smem = memory
+    k_smem, v_smem, bias_smem, sums_smem, mask_smem = memory
     dtype: gl.constexpr = k_smem.dtype
     S: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
@@ -241,10 +206,18 @@ def backward_queries_kernel(
     first_q, head, group, first_row, rows = parts.place_of_cta(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
-    memory = new_memory(
-        q_desc, k_desc, bias_desc, HAS_BIAS, SUM_BIAS, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES
-    )
-    query_smem, k_smem, v_smem, _, sums_smem, mask_smem = memory
+    # Queries and their gradient; a ring of keys and values; bias, its gradient's sums; mask.
+    dtype: gl.constexpr = q_desc.dtype
+    block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
+    query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
+    k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
+    tiles: gl.constexpr = parts.stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
+    sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
+    sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], parts.FLAT)
+    memory = k_smem, v_smem, bias_smem, sums_smem, mask_smem
     full, others = new_barriers(PLACES, 1), new_barriers(2, 1)
     query_full, bias_full = others.index(0), others.index(1)
     fence_async_shared()
@@ -257,9 +230,11 @@ def backward_queries_kernel(
     first = [batch, first_row, first_q, head, 0]
     async_load(q_desc, first, query_full, query_smem.index(0))
     async_load(grad_desc, first, query_full, query_smem.index(1))
-    load_first_keys(
-        k_desc, v_desc, k_smem, v_smem, full, batch, first_row, head, C, BLOCK_K, PLACES, FIRST_K
-    )
+    for n in gl.static_range(PLACES):
+        parts.load_keys(
+            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
+            batch, first_row, FIRST_K + n * BLOCK_K, head,
+        )  # fmt: skip
 
     mask += batch.to(gl.int64) * mask_stride_b
     kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
@@ -336,7 +311,6 @@ def backward_queries_kernel(
                 parts.load_keys(
                     k_desc, v_desc, k_smem.index(place), v_smem.index(place), ready,
                     batch, gl.where(beyond, after, row), next_key, head, more | (not beyond),
-                    C, BLOCK_K,
                 )  # fmt: skip
             unmasked = parts.count(kept)
             if turn == PASSES - 1:
@@ -370,14 +344,17 @@ def launch(
     Of the keys from ``first_key`` on; ``waiting`` has the gradients of queries from those before.
     """
     _, k, v, _, mask, *_ = inputs
-    own = plan(inputs, first_key)
-    block, passes = own.constants["BLOCK_K"], own.constants["PASSES"]
+    sizes = constants(inputs, first_key)
+    block, passes = sizes["BLOCK_K"], sizes["PASSES"]
+    blocks = triton.cdiv(inputs.num_queries, 64)
+    # CTAs sum up the bias's gradient: all heads have equally many.
+    ctas, groups = dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks * inputs.num_heads)
     # Offsets of 64 bits, which the others were measured with, spill there.
     short = first_key > 0 and (passes > 1 or transposed(bias))
-    sums = new_sums(bias[..., first_key:], own.groups) if bias is not None and sum_bias else None
+    sums = new_sums(bias[..., first_key:], groups) if bias is not None and sum_bias else None
     if passes > 1 and first_key == 0:
         waiting = new_waiting(inputs)
-    backward_queries_kernel[(own.ctas, inputs.batch)](
+    backward_queries_kernel[(ctas, inputs.batch)](
         rows_descriptor(shared.q, 64), rows_descriptor(k, block), rows_descriptor(v, block),
         rows_descriptor(shared.grad_ungated, 64), bias_descriptor(bias, shared.q, 64, block),
         grad_q, lse, shared.delta, mask, lse if sums is None else sums,
@@ -385,7 +362,7 @@ def launch(
         lse.stride(2), *inputs.scalars,
         HAS_BIAS=bias is not None, SUM_BIAS=sums is not None, BIAS_SCALE=inputs.bias_scale,
         TRANSPOSED=transposed(bias), INT64=not short or needs_int64(grad_q),
-        CHANNELS=inputs.channels, **own.constants,
+        CHANNELS=inputs.channels, **sizes,
     )  # fmt: skip
     return () if sums is None else (sums,)
 
@@ -395,14 +372,6 @@ def new_waiting(inputs: Inputs) -> Tensor:
     blocks = triton.cdiv(inputs.num_queries, 64)
     size = inputs.batch, inputs.num_rows, inputs.num_heads, blocks, 64, padded(inputs.channels)
     return torch.empty(size, device=inputs.q.device, dtype=torch.float32)
-
-
-def plan(inputs: Inputs, first_key: int) -> Plan:
-    """How the kernel of the queries is launched, for the keys from one on."""
-    sizes = constants(inputs, first_key)
-    blocks = triton.cdiv(inputs.num_queries, 64)
-    # CTAs sum up the bias's gradient: all heads have equally many.
-    return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks * inputs.num_heads)
 
 
 def constants(inputs: Inputs, first_key: int = 0) -> dict[str, int]:

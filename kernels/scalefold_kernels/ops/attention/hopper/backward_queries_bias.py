@@ -8,6 +8,8 @@ there are more keys, the gradients of queries wait for `backward_queries`, which
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 import triton
 from torch import Tensor
 from triton.experimental import gluon
@@ -15,7 +17,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, widen
+from scalefold_kernels.gluon import mma_layout, new_barriers, two_groups, wait_empty, widen
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -48,226 +50,223 @@ AHEAD = gl.constexpr(3)
 NOWHERE = gl.constexpr(2**30)
 """A row beyond any tensor's: read as zeros, and not written."""
 
-REGISTERS = gl.constexpr(240)
+GROUP_REGISTERS = gl.constexpr(240)
 """Of a thread of a warp group."""
+
+Cta = namedtuple(
+    "Cta",
+    "grad_q_desc partial waiting num_rows num_heads "
+    "q_smem grad_smem lse_smem delta_smem k_smem v_smem bias_smem mask_smem "
+    "unmasked_smem result_smem other_smem other_full other_empty "
+    "open query_empty full empty bias_full "
+    "first_q rows num_queries num_keys "
+    "grad_gate_desc grad_ungated_desc scaled_q_desc delta delta_stride_r scale "
+    "gate_smem out_smem rest_smem raw batch head first_row "
+    "k_desc v_desc bias_desc mask mask_stride_r mask_stride_k "
+    "q_desc gate_desc out_desc rest_desc grad_desc lse_desc "
+    "HAS_GATE BIAS_SCALE SCALE_Q TRANSPOSED C MORE_KEYS GROUP_REGISTERS",
+)
+"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
-def load_queries(i, args, HAS_GATE: gl.constexpr, C: gl.constexpr):
+def load_queries(i, cta):
     """Start the copies of the ``i``-th row's queries and what belongs to them.
 
     After the last row comes one of zeros, off whose gradient the gate is taken too.
     """
-    (
-        q_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc,
-        q_smem, gate_smem, out_smem, rest_smem, grad_smem, lse_smem, raw, query_empty,
-        batch, head, first_q, first_row, rows,
-    ) = args  # fmt: skip
     # The rest has one byte where the others have two.
-    bytes: gl.constexpr = (9 if HAS_GATE else 7) * 64 * C + 64 * 4
-    row = gl.where(i < rows, first_row + i, NOWHERE)
-    place, ready = wait_empty(raw, query_empty, i, bytes, AHEAD)
-    at = [batch, row, first_q, head, 0]
-    async_load(grad_desc, at, ready, grad_smem.index(place))
-    async_load(out_desc, at, ready, out_smem.index(place))
-    async_load(rest_desc, at, ready, rest_smem.index(place))
-    if HAS_GATE:
-        async_load(gate_desc, at, ready, gate_smem.index(place))
-    async_load(q_desc, at, ready, q_smem.index(place))
-    at = [batch, row, head, first_q]
-    async_load(lse_desc, at, ready, lse_smem.index(place))
+    bytes: gl.constexpr = (9 if cta.HAS_GATE else 7) * 64 * cta.C + 64 * 4
+    row = gl.where(i < cta.rows, cta.first_row + i, NOWHERE)
+    place, ready = wait_empty(cta.raw, cta.query_empty, i, bytes)
+    at = [cta.batch, row, cta.first_q, cta.head, 0]
+    async_load(cta.grad_desc, at, ready, cta.grad_smem.index(place))
+    async_load(cta.out_desc, at, ready, cta.out_smem.index(place))
+    async_load(cta.rest_desc, at, ready, cta.rest_smem.index(place))
+    if cta.HAS_GATE:
+        async_load(cta.gate_desc, at, ready, cta.gate_smem.index(place))
+    async_load(cta.q_desc, at, ready, cta.q_smem.index(place))
+    at = [cta.batch, row, cta.head, cta.first_q]
+    async_load(cta.lse_desc, at, ready, cta.lse_smem.index(place))
 
 
 @gluon.jit
-def load_rows(
-    args, query_args,
-    HAS_GATE: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
-):  # fmt: skip
+def load_rows(cta):
     """The loader warp."""
-    (
-        k_desc, v_desc, bias_desc, mask, mask_stride_r, mask_stride_k,
-        k_smem, v_smem, bias_smem, mask_smem, unmasked_smem, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, num_keys,
-    ) = args  # fmt: skip
-    mbarrier.expect(bias_full, 2 * 64 * BLOCK_K * 2)
+    mbarrier.expect(cta.bias_full, 2 * 64 * BLOCK_K * 2)
     for w in gl.static_range(2):
-        tile = bias_smem.index(w)
-        parts.copy_bias(bias_desc, tile, bias_full, batch, head, first_q, w * BLOCK_K, TRANSPOSED)
+        tile = cta.bias_smem.index(w)
+        parts.copy_bias(
+            cta.bias_desc, tile, cta.bias_full, cta.batch, cta.head, cta.first_q, w * BLOCK_K,
+            cta.TRANSPOSED,
+        )  # fmt: skip
     one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     # Where there are more keys, a row's mask takes the loader so long that the groups would wait
     # for the next row's queries; else asking for them so early costs 1 to 2 %.
-    EARLY: gl.constexpr = 1 if MORE_KEYS else 0
-    if MORE_KEYS:
-        load_queries(0, query_args, HAS_GATE, C)
-    for i in range(rows):
-        row = first_row + i
-        load_queries(i + EARLY, query_args, HAS_GATE, C)
-        kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
+    EARLY: gl.constexpr = 1 if cta.MORE_KEYS else 0
+    if cta.MORE_KEYS:
+        load_queries(0, cta)
+    for i in range(cta.rows):
+        row = cta.first_row + i
+        load_queries(i + EARLY, cta)
+        kept = parts.load_mask(
+            cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys, 2 * BLOCK_K
+        )
         stage = i % STAGES
-        mbarrier.wait(empty.index(stage), ((i // STAGES) & 1) ^ 1)
+        mbarrier.wait(cta.empty.index(stage), ((i // STAGES) & 1) ^ 1)
         for w in gl.static_range(2):
             slot = 2 * stage + w
             parts.load_keys(
-                k_desc, v_desc, k_smem.index(slot), v_smem.index(slot), full.index(slot),
-                batch, row, w * BLOCK_K, head, True, C, BLOCK_K,
+                cta.k_desc, cta.v_desc, cta.k_smem.index(slot), cta.v_smem.index(slot),
+                cta.full.index(slot), cta.batch, row, w * BLOCK_K, cta.head,
             )  # fmt: skip
         unmasked = parts.count(kept)
-        if MORE_KEYS:
-            unmasked = parts.count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
+        if cta.MORE_KEYS:
+            unmasked = parts.count_unmasked(
+                cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys
+            )
             # Read once more, for want of registers.
-            kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
-        if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
-            rows_smem = reinterpret(mask_smem, gl.bfloat16, [STAGES, 2 * BLOCK_K], flat)
-            parts.store_mask(kept, num_keys, unmasked, rows_smem.index(stage))
-        unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
+            kept = parts.load_mask(
+                cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys, 2 * BLOCK_K
+            )
+        if unmasked < (cta.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
+            rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [STAGES, 2 * BLOCK_K], parts.FLAT)
+            parts.store_mask(kept, cta.num_keys, unmasked, rows_smem.index(stage))
+        cta.unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
         for w in gl.static_range(2):
-            mbarrier.arrive(full.index(2 * stage + w))
-    if not MORE_KEYS:
-        load_queries(rows, query_args, HAS_GATE, C)
+            mbarrier.arrive(cta.full.index(2 * stage + w))
+    if not cta.MORE_KEYS:
+        load_queries(cta.rows, cta)
 
 
 @gluon.jit
-def undo_gate_of_row(
-    i, args, w: gl.constexpr,
-    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr, C: gl.constexpr,
-):  # fmt: skip
+def undo_gate_of_row(i, cta, w: gl.constexpr):
     """Gradients of gate and ungated result of a row's queries, in the places of gate and gradient.
 
     With ``SCALE_Q`` queries are multiplied, too. Warp group ``w`` has half of them; beyond the last
     row nothing is written to memory.
     """
-    (
-        grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, delta_stride_r, scale,
-        q_smem, gate_smem, out_smem, rest_smem, grad_smem, delta_smem, raw, open,
-        batch, head, first_q, first_row, rows, num_queries,
-    ) = args  # fmt: skip
-    VECTORS: gl.constexpr = gl.BlockedLayout([1, C // 4], [8, 4], [4, 1], [1, 0])
-    dtype: gl.constexpr = grad_smem.dtype
-    halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, C]
+    VECTORS: gl.constexpr = gl.BlockedLayout([1, cta.C // 4], [8, 4], [4, 1], [1, 0])
+    dtype: gl.constexpr = cta.grad_smem.dtype
+    halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, cta.C]
     place = i % AHEAD
     half = 2 * place + w
-    row = gl.where(i < rows, first_row + i, NOWHERE)
-    mbarrier.wait(raw.index(place), (i // AHEAD) & 1)
-    grad_half = reinterpret(grad_smem, dtype, halves, grad_smem.layout).index(half)
-    out_half = reinterpret(out_smem, dtype, halves, out_smem.layout).index(half)
-    rest_half = reinterpret(rest_smem, rest_smem.dtype, halves, rest_smem.layout).index(half)
-    out = widen(out_half.reshape([32, C]).load(VECTORS))
-    out = with_rest(out, rest_half.reshape([32, C]).load(VECTORS), OF_BFLOAT16)
+    row = gl.where(i < cta.rows, cta.first_row + i, NOWHERE)
+    mbarrier.wait(cta.raw.index(place), (i // AHEAD) & 1)
+    grad_half = reinterpret(cta.grad_smem, dtype, halves, cta.grad_smem.layout).index(half)
+    out_half = reinterpret(cta.out_smem, dtype, halves, cta.out_smem.layout).index(half)
+    rest_half = reinterpret(cta.rest_smem, gl.int8, halves, cta.rest_smem.layout).index(half)
+    out = widen(out_half.reshape([32, cta.C]).load(VECTORS))
+    out = with_rest(out, rest_half.reshape([32, cta.C]).load(VECTORS), OF_BFLOAT16)
     gate_half = grad_half
-    if HAS_GATE:
-        gate_half = reinterpret(gate_smem, dtype, halves, gate_smem.layout).index(half)
+    if cta.HAS_GATE:
+        gate_half = reinterpret(cta.gate_smem, dtype, halves, cta.gate_smem.layout).index(half)
     delta_half = parts.undo_gate(
-        grad_half.reshape([32, C]), out, gate_half.reshape([32, C]), HAS_GATE, VECTORS
+        grad_half.reshape([32, cta.C]), out, gate_half.reshape([32, cta.C]), cta.HAS_GATE, VECTORS
     )
-    q_half = reinterpret(q_smem, dtype, halves, q_smem.layout).index(half)
-    if SCALE_Q:
-        q_tile = q_half.reshape([32, C])
-        q_tile.store((widen(q_tile.load(VECTORS)) * (scale * (1.0 / BIAS_SCALE))).to(dtype))
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    q_half = reinterpret(cta.q_smem, dtype, halves, cta.q_smem.layout).index(half)
+    if cta.SCALE_Q:
+        q_tile = q_half.reshape([32, cta.C])
+        q_tile.store((widen(q_tile.load(VECTORS)) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(dtype))
     # The same half, as the compiler does not know; see `differentiate`.
     same = half + (i >> 28)
-    reinterpret(delta_smem, gl.float32, [2 * AHEAD, 32], flat).index(same).store(delta_half)
+    reinterpret(cta.delta_smem, gl.float32, [2 * AHEAD, 32], parts.FLAT).index(same).store(
+        delta_half
+    )
     fence_async_shared()
-    mbarrier.arrive(open.index(place))
-    at = [batch, row, first_q + w * 32, head, 0]
-    if SCALE_Q:
-        async_store(scaled_q_desc, at, q_half)
-    if HAS_GATE:
-        async_store(grad_ungated_desc, at, grad_half)
-        async_store(grad_gate_desc, at, gate_half)
-    first_q = gl.where(i < rows, first_q, NOWHERE)
+    mbarrier.arrive(cta.open.index(place))
+    at = [cta.batch, row, cta.first_q + w * 32, cta.head, 0]
+    if cta.SCALE_Q:
+        async_store(cta.scaled_q_desc, at, q_half)
+    if cta.HAS_GATE:
+        async_store(cta.grad_ungated_desc, at, grad_half)
+        async_store(cta.grad_gate_desc, at, gate_half)
+    first_q = gl.where(i < cta.rows, cta.first_q, NOWHERE)
     queries = first_q + w * 32 + gl.arange(0, 32, layout=gl.SliceLayout(1, VECTORS))
-    start = delta + row.to(gl.int64) * delta_stride_r
-    gl.store(start + queries, delta_half, mask=queries < num_queries)
+    start = cta.delta + row.to(gl.int64) * cta.delta_stride_r
+    gl.store(start + queries, delta_half, mask=queries < cta.num_queries)
 
 
 @gluon.jit
-def differentiate(
-    args, gate_args, w: gl.constexpr,
-    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr,
-    TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
-):  # fmt: skip
+def differentiate(w: gl.constexpr, cta):
     """Warp group ``w``. The first adds the gradients of queries of both."""
-    (
-        grad_q_desc, partial, waiting, num_rows, num_heads,
-        q_smem, grad_smem, lse_smem, delta_smem, k_smem, v_smem, bias_smem, mask_smem,
-        unmasked_smem, result_smem, other_smem, other_full, other_empty,
-        open, query_empty, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, num_queries, num_keys, scale,
-    ) = args  # fmt: skip
     S: gl.constexpr = mma_layout(BLOCK_K)
-    OUT: gl.constexpr = mma_layout(C)
+    OUT: gl.constexpr = mma_layout(cta.C)
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
     A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     by_row: gl.constexpr = gl.SliceLayout(1, S)
     by_column: gl.constexpr = gl.SliceLayout(0, S)
-    one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     # Copies from shared memory that `undo_gate_of_row` starts.
-    copies: gl.constexpr = (2 if HAS_GATE else 0) + (1 if SCALE_Q else 0)
+    copies: gl.constexpr = (2 if cta.HAS_GATE else 0) + (1 if cta.SCALE_Q else 0)
     sums = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-    mbarrier.wait(bias_full, 0)
-    undo_gate_of_row(0, gate_args, w, HAS_GATE, BIAS_SCALE, SCALE_Q, C)
-    for i in range(rows):
+    mbarrier.wait(cta.bias_full, 0)
+    undo_gate_of_row(0, cta, w)
+    for i in range(cta.rows):
         stage = i % STAGES
         slot = 2 * stage + w
         place = i % AHEAD
         # The same place, as the compiler does not know: addresses that all rows share would lie in
         # registers, of which there are too few.
         same = place + (i >> 28)
-        mbarrier.wait(open.index(place), (i // AHEAD) & 1)
-        q = q_smem.index(same).reshape([64, C]).load(A)
-        grad_out = grad_smem.index(place).reshape([64, C])
-        mbarrier.wait(full.index(slot), (i // STAGES) & 1)
-        k = k_smem.index(slot).reshape([BLOCK_K, C])
-        v = v_smem.index(slot).reshape([BLOCK_K, C])
-        s = parts.load_bias(bias_smem.index(w), BLOCK_K, True, TRANSPOSED)
+        mbarrier.wait(cta.open.index(place), (i // AHEAD) & 1)
+        q = cta.q_smem.index(same).reshape([64, cta.C]).load(A)
+        grad_out = cta.grad_smem.index(place).reshape([64, cta.C])
+        mbarrier.wait(cta.full.index(slot), (i // STAGES) & 1)
+        k = cta.k_smem.index(slot).reshape([BLOCK_K, cta.C])
+        v = cta.v_smem.index(slot).reshape([BLOCK_K, cta.C])
+        s = parts.load_bias(cta.bias_smem.index(w), BLOCK_K, True, cta.TRANSPOSED)
         s = mma(q, k.permute((1, 0)), s, is_async=True)
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
         grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
-        undo_gate_of_row(i + 1, gate_args, w, HAS_GATE, BIAS_SCALE, SCALE_Q, C)
-        lse = lse_smem.index(same).reshape([64]).load(by_row)
-        delta = delta_smem.index(same).load(by_row)
-        unmasked = gl.sum(unmasked_smem.index(stage).load(one), 0)
+        undo_gate_of_row(i + 1, cta, w)
+        lse = cta.lse_smem.index(same).reshape([64]).load(by_row)
+        delta = cta.delta_smem.index(same).load(by_row)
+        unmasked = parts.announced(cta.unmasked_smem.index(stage))
         s, grad_p = mma_wait(0, [s, grad_p])
         # All copies from shared memory but those of the next row, which may use the place after.
         tma.store_wait(copies)
-        mbarrier.arrive(query_empty.index(place))
-        if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
-            added = mask_smem.index(slot).load(by_column).to(gl.float32)
+        mbarrier.arrive(cta.query_empty.index(place))
+        if unmasked < (cta.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
+            added = cta.mask_smem.index(slot).load(by_column).to(gl.float32)
             s = s * (unmasked > 0).to(gl.float32) + added[None, :]
-        p = gl.exp2(s * (parts.LOG2E * BIAS_SCALE) - lse[:, None])
+        p = gl.exp2(s * (parts.LOG2E * cta.BIAS_SCALE) - lse[:, None])
         grad_s = p * (grad_p - delta[:, None])
         sums += grad_s
         grad_s = gl.convert_layout(grad_s.to(q.dtype), A_P)
-        grad_q = gl.full([64, C], 0.0, gl.float32, OUT)
+        grad_q = gl.full([64, cta.C], 0.0, gl.float32, OUT)
         grad_q = mma(grad_s, k, grad_q, use_acc=False)
-        mbarrier.arrive(empty.index(stage))
+        mbarrier.arrive(cta.empty.index(stage))
         if w > 0:
             # The first group has added the row before.
-            mbarrier.wait(other_empty, (i & 1) ^ 1)
-            other_smem.store(parts.by_thread(grad_q))
-            mbarrier.arrive(other_full)
+            mbarrier.wait(cta.other_empty, (i & 1) ^ 1)
+            cta.other_smem.store(parts.by_thread(grad_q))
+            mbarrier.arrive(cta.other_full)
         else:
-            mbarrier.wait(other_full, i & 1)
-            grad_q += parts.by_position(other_smem.load(parts.by_thread(grad_q).type.layout), OUT)
-            mbarrier.arrive(other_empty)
-            if MORE_KEYS:
-                sizes = num_rows, num_heads, num_queries
-                at = parts.waiting_at(waiting, batch, first_row + i, head, first_q, sizes, OUT)
+            mbarrier.wait(cta.other_full, i & 1)
+            grad_q += parts.by_position(
+                cta.other_smem.load(parts.by_thread(grad_q).type.layout), OUT
+            )
+            mbarrier.arrive(cta.other_empty)
+            if cta.MORE_KEYS:
+                sizes = cta.num_rows, cta.num_heads, cta.num_queries
+                at = parts.waiting_at(
+                    cta.waiting, cta.batch, cta.first_row + i, cta.head, cta.first_q, sizes, OUT
+                )
                 gl.store(at, parts.in_line(grad_q))
             else:
                 # That of the row before has been waited for above.
-                result_smem.reshape([64, C]).store((grad_q * scale).to(q.dtype))
+                cta.result_smem.reshape([64, cta.C]).store((grad_q * cta.scale).to(q.dtype))
                 fence_async_shared()
-                at = [batch, first_row + i, first_q, head, 0]
-                async_store(grad_q_desc, at, result_smem)
-    queries = first_q + gl.arange(0, 64, layout=by_row)
-    inside = queries < num_queries
+                at = [cta.batch, cta.first_row + i, cta.first_q, cta.head, 0]
+                async_store(cta.grad_q_desc, at, cta.result_smem)
+    queries = cta.first_q + gl.arange(0, 64, layout=by_row)
+    inside = queries < cta.num_queries
     keys = w * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
-    num_keys = 2 * BLOCK_K if MORE_KEYS else num_keys
-    at = parts.sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
-    gl.store(partial + at, sums * BIAS_SCALE, mask=inside[:, None] & (keys[None, :] < num_keys))
+    num_keys = 2 * BLOCK_K if cta.MORE_KEYS else cta.num_keys
+    at = parts.sum_places(queries, keys, cta.num_queries, num_keys, cta.TRANSPOSED)
+    gl.store(
+        cta.partial + at, sums * cta.BIAS_SCALE, mask=inside[:, None] & (keys[None, :] < num_keys)
+    )
     tma.store_wait(0)
 
 
@@ -290,7 +289,6 @@ def backward_queries_bias_kernel(
 
     dtype: gl.constexpr = q_desc.dtype
     slots: gl.constexpr = 2 * STAGES
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     queries: gl.constexpr = [AHEAD, 1, 1, 64, 1, C]
     q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
@@ -300,15 +298,15 @@ def backward_queries_bias_kernel(
         dtype, queries if HAS_GATE else [1, 1, 1, 1, 1, C], q_desc.layout
     )
     lse_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 1, 1, 1, 64], lse_desc.layout)
-    delta_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 64], flat)
+    delta_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 64], parts.FLAT)
     result_smem = gl.allocate_shared_memory(dtype, [1, 1, 64, 1, C], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
     tiles: gl.constexpr = parts.stacked(2, bias_desc.block_shape)
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
     other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], parts.BY_THREAD)
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], flat)
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], flat)
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], parts.FLAT)
+    unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], parts.FLAT)
     raw, open, query_empty = new_barriers(AHEAD, 1), new_barriers(AHEAD, 2), new_barriers(AHEAD, 2)
     full = new_barriers(slots, 2)  # announced by TMA and, for the mask, by the loader
     empty = new_barriers(STAGES, 2)
@@ -321,45 +319,18 @@ def backward_queries_bias_kernel(
     delta += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
     place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
     partial += place * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
-    load_args = (
-        k_desc, v_desc, bias_desc, mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
-        k_smem, v_smem, bias_smem, mask_smem, unmasked_smem, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, gl.to_tensor(num_keys),
-    )  # fmt: skip
-    query_args = (
-        q_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc,
-        q_smem, gate_smem, out_smem, rest_smem, grad_smem, lse_smem, raw, query_empty,
-        batch, head, first_q, first_row, rows,
-    )  # fmt: skip
-    gate_args = (
-        grad_gate_desc, grad_ungated_desc, scaled_q_desc,
-        delta, num_heads * statistics_stride, scale,
-        q_smem, gate_smem, out_smem, rest_smem, grad_smem, delta_smem, raw, open,
-        batch, head, first_q, first_row, rows, gl.to_tensor(num_queries),
-    )  # fmt: skip
-    args = (
+    two_groups(Cta(
         grad_q_desc, partial, waiting, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
         q_smem, grad_smem, lse_smem, delta_smem, k_smem, v_smem, bias_smem, mask_smem,
         unmasked_smem, result_smem, other_smem, other_full, other_empty,
         open, query_empty, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, gl.to_tensor(num_queries), gl.to_tensor(num_keys),
-        scale,
-    )  # fmt: skip
-    gl.warp_specialize(
-        [
-            (
-                differentiate,
-                (args, gate_args, 0, HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS),
-            ),
-            (
-                differentiate,
-                (args, gate_args, 1, HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS),
-            ),
-            (load_rows, (load_args, query_args, HAS_GATE, TRANSPOSED, C, MORE_KEYS)),
-        ],
-        [4, 1],
-        [REGISTERS, parts.LOADER_REGISTERS],
-    )
+        first_q, rows, gl.to_tensor(num_queries), gl.to_tensor(num_keys),
+        grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, num_heads * statistics_stride,
+        scale, gate_smem, out_smem, rest_smem, raw, batch, head, first_row,
+        k_desc, v_desc, bias_desc, mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
+        q_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc,
+        HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS, GROUP_REGISTERS,
+    ), differentiate, load_rows)  # fmt: skip
 
 
 def launch(
@@ -380,10 +351,10 @@ def launch(
     lse = kept.lse
     rest = new_rest(q).zero_() if kept.rest is None else kept.rest
     blocks = triton.cdiv(inputs.num_queries, 64)
-    own = dealt({}, inputs, blocks, ctas_an_sm=1, unit=blocks * inputs.num_heads)
-    sums = new_sums(bias[..., :KEYS], own.groups)
+    ctas, groups = dealt(inputs, blocks, ctas_an_sm=1, unit=blocks * inputs.num_heads)
+    sums = new_sums(bias[..., :KEYS], groups)
     q_desc = rows_descriptor(q, 64)
-    backward_queries_bias_kernel[(own.ctas, inputs.batch)](
+    backward_queries_bias_kernel[(ctas, inputs.batch)](
         q_desc, rows_descriptor(k, BLOCK_K.value), rows_descriptor(v, BLOCK_K.value),
         q_desc if gate is None else rows_descriptor(gate, 64), rows_descriptor(kept.out, 64),
         rows_descriptor(rest, 64), rows_descriptor(grad_out, 64), statistics_descriptor(lse, 64),

@@ -29,7 +29,7 @@ from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept
 from scalefold_kernels.ops.attention.hopper import why_not as why_not_hopper
 from scalefold_kernels.ops.attention.hopper.launch import gradient_rows, rows_descriptor
-from scalefold_kernels.ops.attention.hopper.parts import LOG2E, count, load_mask, undo_gate
+from scalefold_kernels.ops.attention.hopper.parts import FLAT, LOG2E, count, load_mask, undo_gate
 from scalefold_kernels.tma import padded
 
 STAGES = gl.constexpr(2)
@@ -61,8 +61,7 @@ def place_of(item, num_rows, num_heads):
 @gluon.jit
 def numbers_at(tile, place, C: gl.constexpr):
     """Room for a number a query in a tile (64, C) of bfloat16."""
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    return reinterpret(tile, gl.float32, [C // 2, 64], flat).index(place)
+    return reinterpret(tile, gl.float32, [C // 2, 64], FLAT).index(place)
 
 
 @gluon.jit

@@ -14,6 +14,8 @@ The file is long since one kernel and its launch are one idea.
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -24,7 +26,6 @@ from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.attention.arguments import Inputs, Kept, transposed
 from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.launch import (
-    Plan,
     bias_descriptor,
     bias_rows,
     dealt,
@@ -40,6 +41,17 @@ from scalefold_kernels.tma import padded
 LOWEST = gl.constexpr(2.0**-100)
 HIGHEST = gl.constexpr(2.0**100)
 """Of a row's sum. Weights below 2^-126 are lost: 2^-18 of the lowest. Sums of values have room."""
+
+Cta = namedtuple(
+    "Cta",
+    "bias_desc again_smem q_desc k_desc v_desc gate_desc mask mask_stride_r mask_stride_k "
+    "out_desc rest_desc lse lse_stride "
+    "q_smem out_smem k_smem v_smem bias_smem mask_smem unmasked_smem rest_smem "
+    "full empty q_full q_empty gate_full bias_full finished row_full "
+    "batch head first_q first_row rows num_rows num_heads num_queries num_keys scale "
+    "HAS_GATE HAS_BIAS BIAS_SCALE TRANSPOSED KEEPS C BLOCK_K NUM_BLOCKS KEYS PLACES GROUPS",
+)
+"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.constexpr_function
@@ -62,7 +74,7 @@ def wait_for_stores(x):
 
 
 @gluon.jit
-def weigh(s, o, total, highest, j, weighing, mask_smem, EXACT: gl.constexpr):
+def weigh(s, o, total, highest, j, weighing, cta, EXACT: gl.constexpr):
     """Weights from the logits ``s`` of block ``j`` of keys, as left operand; and the sums.
 
     Sums of weights and the highest logit now include the block. Those of values do not: they are
@@ -73,7 +85,7 @@ def weigh(s, o, total, highest, j, weighing, mask_smem, EXACT: gl.constexpr):
     if all_kept:
         s = s * unit
     else:
-        added = mask_smem.index(j).load(gl.SliceLayout(0, s.type.layout))
+        added = cta.mask_smem.index(j).load(gl.SliceLayout(0, s.type.layout))
         s = s * stretch + added.to(gl.float32)[None, :]
     if EXACT:
         new_highest = gl.maximum(highest, parts.row_max(s))
@@ -92,275 +104,223 @@ def weigh(s, o, total, highest, j, weighing, mask_smem, EXACT: gl.constexpr):
 
 @gluon.jit
 def attend_to_block(
-    o, total, highest, q, j, place, ready, phase, weighing, stage, memory, w: gl.constexpr,
-    HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
-    NUM_BLOCKS: gl.constexpr, EXACT: gl.constexpr,
-):  # fmt: skip
-    """Sums of values and weights, and the highest logit, with block ``j`` of keys, at a place."""
-    _, _, k_smem, v_smem, bias_smem, mask_smem, _, _ = memory
-    masked = stage * (mask_smem.shape[0] // 2) + j
-    s = parts.load_bias(bias_smem.index(w * NUM_BLOCKS + j), BLOCK_K, HAS_BIAS, TRANSPOSED)
+    o, total, highest, q, j, before, weighing, cta, w: gl.constexpr, EXACT: gl.constexpr
+):
+    """Sums of values and weights, and the highest logit, with block ``j`` of keys."""
+    # PLACES divides NUM_BLOCKS: a block has the same place in every row.
+    place = j % cta.PLACES
+    used = before * (cta.NUM_BLOCKS // cta.PLACES) + j // cta.PLACES
+    ready, phase = cta.full.index(place), used & 1
+    masked = (before & 1) * (cta.mask_smem.shape[0] // 2) + j
+    s = parts.load_bias(
+        cta.bias_smem.index(w * cta.NUM_BLOCKS + j), cta.BLOCK_K, cta.HAS_BIAS, cta.TRANSPOSED
+    )
     mbarrier.wait(ready, phase)
-    k = k_smem.index(place).reshape([BLOCK_K, C])
-    v = v_smem.index(place).reshape([BLOCK_K, C])
-    s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
+    k = cta.k_smem.index(place).reshape([cta.BLOCK_K, cta.C])
+    v = cta.v_smem.index(place).reshape([cta.BLOCK_K, cta.C])
+    s = mma(q, k.permute((1, 0)), s, use_acc=cta.HAS_BIAS, is_async=True)
     s = mma_wait(0, [s])
-    left, o, total, highest = weigh(s, o, total, highest, masked, weighing, mask_smem, EXACT)
-    return mma(left, v, o), total, highest
+    left, o, total, highest = weigh(s, o, total, highest, masked, weighing, cta, EXACT)
+    o = mma(left, v, o)
+    mbarrier.arrive(cta.empty.index(place))
+    return o, total, highest
 
 
 @gluon.jit
-def within_range(sums):
-    """1 for rows whose sum of weights float32 held, 0 for those to be done again."""
-    return ((sums > LOWEST) & (sums < HIGHEST)).to(gl.int32)
-
-
-@gluon.jit
-def store_result(
-    o, divisor, descs, at, ready, phase, out_smem, rest_smem,
-    HAS_GATE: gl.constexpr, KEEPS: gl.constexpr,
-):  # fmt: skip
+def store_result(o, divisor, at, ready, phase, out_smem, rest_smem, cta):
     """Start the store of sums of values, divided and gated, and of what rounding takes of them."""
-    out_desc, rest_desc = descs
     tile = out_smem.reshape([64, out_smem.shape[4]])
-    if HAS_GATE:
+    if cta.HAS_GATE:
         mbarrier.wait(ready, phase)
         gate = tile.load(o.type.layout)
         divisor += divisor * gl.exp2(-parts.LOG2E * widen(gate))
     result = o * parts.reciprocal(divisor)
     rounded = result.to(out_smem.dtype)
     tile.store(rounded)
-    if KEEPS:
+    if cta.KEEPS:
         rest = byte_of_rest(result, widen(rounded), OF_BFLOAT16)
         rest_smem.reshape([64, out_smem.shape[4]]).store(rest)
     fence_async_shared()
-    async_store(out_desc, at, out_smem)
-    if KEEPS:
-        async_store(rest_desc, at, rest_smem)
+    async_store(cta.out_desc, at, out_smem)
+    if cta.KEEPS:
+        async_store(cta.rest_desc, at, rest_smem)
 
 
 @gluon.jit
-def leave_mask(kept, num_keys, ready, mask_smem, unmasked_smem, NUMBER: gl.constexpr):
-    """How many keys of a row take part and, if not all NUMBER, what is added to their logits."""
+def leave_mask(kept, mask_smem, unmasked_smem, cta):
+    """How many keys of a row take part and, if not all, what is added to their logits."""
     unmasked = parts.count(kept)
-    if unmasked < NUMBER:
-        parts.store_mask(kept, num_keys, unmasked, mask_smem)
-    parts.announce(unmasked, unmasked_smem, ready)
+    if unmasked < cta.NUM_BLOCKS * cta.BLOCK_K:
+        parts.store_mask(kept, cta.num_keys, unmasked, mask_smem)
+    parts.announce(unmasked, unmasked_smem, cta.row_full)
 
 
 @gluon.jit
-def load_queries(loads, memory, barriers, sizes, row, C: gl.constexpr, GROUPS: gl.constexpr):
+def load_queries(row, cta):
     """Start the copies of a row's queries, all groups'."""
-    batch, head, first_q, _, _, _, _, _, _, _ = sizes
-    for w in gl.static_range(GROUPS):
-        q_full = barriers[2].index(w)
-        mbarrier.expect(q_full, 64 * C * 2)
-        at = [batch, row, first_q + w * 64, head, 0]
-        async_load(loads[0], at, q_full, memory[0].index(w))
+    for w in gl.static_range(cta.GROUPS):
+        q_full = cta.q_full.index(w)
+        mbarrier.expect(q_full, 64 * cta.C * 2)
+        at = [cta.batch, row, cta.first_q + w * 64, cta.head, 0]
+        async_load(cta.q_desc, at, q_full, cta.q_smem.index(w))
 
 
 @gluon.jit
-def load_rows(
-    turn, loads, memory, barriers, sizes,
-    HAS_GATE: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
-    NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr, GROUPS: gl.constexpr,
-):  # fmt: skip
+def load_rows(turn, cta):
     """What `attend_to_rows` goes through, ahead of it."""
-    _, k_desc, v_desc, gate_desc, mask, mask_stride_r, mask_stride_k = loads
-    _, out_smem, k_smem, v_smem, _, mask_smem, unmasked_smem, _ = memory
-    full, empty, _, q_empty, gate_full, _, _, row_full = barriers
-    batch, head, first_q, first_row, rows, _, _, _, num_keys, _ = sizes
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    rows_smem = reinterpret(mask_smem, gl.bfloat16, [2, KEYS], flat)
-    load_queries(loads, memory, barriers, sizes, first_row, C, GROUPS)
-    kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
-    for i in range(rows):
-        before = turn * rows + i
-        row = first_row + i
+    rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [2, cta.KEYS], parts.FLAT)
+    load_queries(cta.first_row, cta)
+    kept = parts.load_mask(
+        cta.mask, cta.mask_stride_r, cta.mask_stride_k, cta.first_row, cta.num_keys, cta.KEYS
+    )
+    for i in range(cta.rows):
+        before = turn * cta.rows + i
+        row = cta.first_row + i
         stage = before & 1
-        leave_mask(
-            kept, num_keys, row_full, rows_smem.index(stage), unmasked_smem.index(stage),
-            NUM_BLOCKS * BLOCK_K,
-        )  # fmt: skip
-        for j in range(NUM_BLOCKS):
+        leave_mask(kept, rows_smem.index(stage), cta.unmasked_smem.index(stage), cta)
+        for j in range(cta.NUM_BLOCKS):
             # PLACES divides NUM_BLOCKS: a block has the same place in every row.
-            place = j % PLACES
-            used = before * (NUM_BLOCKS // PLACES) + j // PLACES
-            mbarrier.wait(empty.index(place), (used & 1) ^ 1)
+            place = j % cta.PLACES
+            used = before * (cta.NUM_BLOCKS // cta.PLACES) + j // cta.PLACES
+            mbarrier.wait(cta.empty.index(place), (used & 1) ^ 1)
             parts.load_keys(
-                k_desc, v_desc, k_smem.index(place), v_smem.index(place), full.index(place),
-                batch, row, j * BLOCK_K, head, True, C, BLOCK_K,
+                cta.k_desc, cta.v_desc, cta.k_smem.index(place), cta.v_smem.index(place),
+                cta.full.index(place), cta.batch, row, j * cta.BLOCK_K, cta.head,
             )  # fmt: skip
-            if j == PLACES - 1:
-                more = i + 1 < rows
+            if j == cta.PLACES - 1:
+                more = i + 1 < cta.rows
                 after = gl.where(more, row + 1, row)
-                kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
-                for w in gl.static_range(GROUPS):
-                    # All have the queries, and the result of the row before has left.
-                    mbarrier.wait(q_empty.index(w), before & 1)
-                    at = [batch, row, first_q + w * 64, head, 0]
-                    if HAS_GATE:
-                        ready = gate_full.index(w)
-                        mbarrier.expect(ready, 64 * C * 2)
-                        async_load(gate_desc, at, ready, out_smem.index(w))
-                if more:
-                    load_queries(loads, memory, barriers, sizes, row + 1, C, GROUPS)
-
-
-@gluon.jit
-def load(
-    bias_desc, again_smem, loads, memory, barriers, sizes,
-    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
-    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
-    GROUPS: gl.constexpr,
-):  # fmt: skip
-    """The loader warp."""
-    bias_full, finished = barriers[5], barriers[6]
-    batch, head, first_q = sizes[0], sizes[1], sizes[2]
-    bias_smem = memory[4]
-    if HAS_BIAS:
-        mbarrier.expect(bias_full, GROUPS * NUM_BLOCKS * 64 * BLOCK_K * 2)
-        for w in gl.static_range(GROUPS):
-            for n in range(NUM_BLOCKS):
-                tile = bias_smem.index(w * NUM_BLOCKS + n)
-                query = first_q + w * 64
-                parts.copy_bias(
-                    bias_desc, tile, bias_full, batch, head, query, n * BLOCK_K, TRANSPOSED
+                kept = parts.load_mask(
+                    cta.mask, cta.mask_stride_r, cta.mask_stride_k, after, cta.num_keys, cta.KEYS
                 )
-    load_rows(
-        0, loads, memory, barriers, sizes,
-        HAS_GATE, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
-    )  # fmt: skip
-    if any_again(again_smem, finished, GROUPS):
-        load_rows(
-            1, loads, memory, barriers, sizes,
-            HAS_GATE, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
-        )  # fmt: skip
+                for w in gl.static_range(cta.GROUPS):
+                    # All have the queries, and the result of the row before has left.
+                    mbarrier.wait(cta.q_empty.index(w), before & 1)
+                    at = [cta.batch, row, cta.first_q + w * 64, cta.head, 0]
+                    if cta.HAS_GATE:
+                        ready = cta.gate_full.index(w)
+                        mbarrier.expect(ready, 64 * cta.C * 2)
+                        async_load(cta.gate_desc, at, ready, cta.out_smem.index(w))
+                if more:
+                    load_queries(row + 1, cta)
 
 
 @gluon.jit
-def any_again(again_smem, finished, GROUPS: gl.constexpr):
+def load(cta):
+    """The loader warp."""
+    if cta.HAS_BIAS:
+        mbarrier.expect(cta.bias_full, cta.GROUPS * cta.NUM_BLOCKS * 64 * cta.BLOCK_K * 2)
+        for w in gl.static_range(cta.GROUPS):
+            for n in range(cta.NUM_BLOCKS):
+                tile = cta.bias_smem.index(w * cta.NUM_BLOCKS + n)
+                query = cta.first_q + w * 64
+                parts.copy_bias(
+                    cta.bias_desc, tile, cta.bias_full, cta.batch, cta.head, query, n * cta.BLOCK_K,
+                    cta.TRANSPOSED,
+                )  # fmt: skip
+    load_rows(0, cta)
+    if any_again(cta):
+        load_rows(1, cta)
+
+
+@gluon.jit
+def any_again(cta):
     """Whether a group has met sums out of range, when all have gone through the rows."""
-    mbarrier.wait(finished, 0)
+    mbarrier.wait(cta.finished, 0)
     again = 0
-    for w in gl.static_range(GROUPS):
-        again += parts.announced(again_smem.index(w))
+    for w in gl.static_range(cta.GROUPS):
+        again += parts.announced(cta.again_smem.index(w))
     return again > 0
 
 
 @gluon.jit
-def attend_to_rows(
-    turn, stores, memory, barriers, sizes, w: gl.constexpr,
-    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr,
-    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr,
-    EXACT: gl.constexpr,
-):  # fmt: skip
+def attend_to_rows(turn, cta, w: gl.constexpr, EXACT: gl.constexpr):
     """Go through the CTA's rows, for the ``turn``-th time; 0 for queries to be done again."""
-    descs, lse, lse_stride = stores
-    unmasked_smem = memory[6]
-    q_smem, out_smem = memory[0].index(w), memory[1].index(w)
-    full, empty, _, _, _, _, _, row_full = barriers
-    q_full, q_empty, gate_full = barriers[2].index(w), barriers[3].index(w), barriers[4].index(w)
-    batch, head, first_q, first_row, rows, num_rows, num_heads, num_queries, _, scale = sizes
+    q_smem, out_smem = cta.q_smem.index(w), cta.out_smem.index(w)
+    q_full, q_empty = cta.q_full.index(w), cta.q_empty.index(w)
+    gate_full = cta.gate_full.index(w)
     dtype: gl.constexpr = q_smem.dtype
-    S: gl.constexpr = mma_layout(BLOCK_K)
-    OUT: gl.constexpr = mma_layout(C)
+    S: gl.constexpr = mma_layout(cta.BLOCK_K)
+    OUT: gl.constexpr = mma_layout(cta.C)
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
     by_row: gl.constexpr = gl.SliceLayout(1, S)
 
-    first_q += w * 64
+    first_q = cta.first_q + w * 64
     queries = first_q + gl.arange(0, 64, layout=by_row)
     held = gl.full([64], 1, gl.int32, by_row)
     # With a bias, the accumulator starts from it, and so queries are scaled; else logits are.
-    unit = parts.LOG2E * BIAS_SCALE if HAS_BIAS else parts.LOG2E * scale
-    for i in range(rows):
-        row = first_row + i
+    unit = parts.LOG2E * cta.BIAS_SCALE if cta.HAS_BIAS else parts.LOG2E * cta.scale
+    for i in range(cta.rows):
+        row = cta.first_row + i
         # Rows so far: how often a barrier was waited for in them gives its phase.
-        before = turn * rows + i
+        before = turn * cta.rows + i
         stage = before & 1
         mbarrier.wait(q_full, stage)
-        mbarrier.wait(row_full, stage)
-        q = q_smem.reshape([64, C]).load(A)
-        unmasked = parts.announced(unmasked_smem.index(stage))
+        mbarrier.wait(cta.row_full, stage)
+        q = q_smem.reshape([64, cta.C]).load(A)
+        unmasked = parts.announced(cta.unmasked_smem.index(stage))
         # The result of the row before has left the place.
         tma.store_wait(0)
         mbarrier.arrive(q_empty)
-        if HAS_BIAS:
-            q = (widen(q) * (scale * (1.0 / BIAS_SCALE))).to(dtype)
-        all_kept = unmasked == NUM_BLOCKS * BLOCK_K
+        if cta.HAS_BIAS:
+            q = (widen(q) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(dtype)
+        all_kept = unmasked == cta.NUM_BLOCKS * cta.BLOCK_K
         stretch = gl.where(unmasked > 0, unit, 0.0)
         highest = gl.full([64], float("-inf") if EXACT else 0.0, gl.float32, by_row)
-        total = parts.lane_sums(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
-        o = gl.full([64, C], 0.0, gl.float32, OUT)
+        total = parts.lane_sums(gl.full([64, cta.BLOCK_K], 0.0, gl.float32, S))
+        o = gl.full([64, cta.C], 0.0, gl.float32, OUT)
         weighing = all_kept, stretch, unit
-        for j in range(NUM_BLOCKS):
-            # PLACES divides NUM_BLOCKS: a block has the same place in every row.
-            place = j % PLACES
-            used = before * (NUM_BLOCKS // PLACES) + j // PLACES
+        for j in range(cta.NUM_BLOCKS):
             o, total, highest = attend_to_block(
-                o, total, highest, q, j, place, full.index(place), used & 1, weighing,
-                stage, memory, w, HAS_BIAS, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, EXACT,
-            )  # fmt: skip
-            mbarrier.arrive(empty.index(place))
+                o, total, highest, q, j, before, weighing, cta, w, EXACT
+            )
         sums = gl.convert_layout(gl.sum(total, 1), by_row)
-        held &= within_range(sums)
+        held &= ((sums > LOWEST) & (sums < HIGHEST)).to(gl.int32)
         divisor = gl.convert_layout(sums, gl.SliceLayout(1, OUT))[:, None]
-        at = [batch, row, first_q, head, 0]
+        at = [cta.batch, row, first_q, cta.head, 0]
         # The group's, as the compiler does not know: addresses that all rows share would lie in
         # registers, of which there are too few.
-        rest_smem = memory[7].index((w if KEEPS else 0) + (before >> 28))
-        store_result(o, divisor, descs, at, gate_full, stage, out_smem, rest_smem, HAS_GATE, KEEPS)
-        start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * lse_stride
-        gl.store(lse + start + queries, highest + parts.log2(sums), mask=queries < num_queries)
+        rest_smem = cta.rest_smem.index((w if cta.KEEPS else 0) + (before >> 28))
+        store_result(o, divisor, at, gate_full, stage, out_smem, rest_smem, cta)
+        start = (
+            (cta.batch * cta.num_rows + row).to(gl.int64) * cta.num_heads + cta.head
+        ) * cta.lse_stride
+        gl.store(
+            cta.lse + start + queries, highest + parts.log2(sums), mask=queries < cta.num_queries
+        )
     tma.store_wait(0)
     return held
 
 
 @gluon.jit
-def attend(
-    again_smem, stores, memory, barriers, sizes, w: gl.constexpr,
-    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr,
-    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr, GROUPS: gl.constexpr,
-):  # fmt: skip
+def attend(cta, w: gl.constexpr):
     """Warp group ``w``."""
-    bias_full, finished = barriers[5], barriers[6]
-    if HAS_BIAS:
-        mbarrier.wait(bias_full, 0)
-    held = attend_to_rows(
-        0, stores, memory, barriers, sizes, w,
-        HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS, C, BLOCK_K, NUM_BLOCKS, PLACES, False,
-    )  # fmt: skip
+    if cta.HAS_BIAS:
+        mbarrier.wait(cta.bias_full, 0)
+    held = attend_to_rows(0, cta, w, False)
     wait_for_stores(held)
-    parts.announce(1 - gl.min(held, 0), again_smem.index(w), finished)
-    if any_again(again_smem, finished, GROUPS):
-        attend_to_rows(
-            1, stores, memory, barriers, sizes, w,
-            HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS, C, BLOCK_K, NUM_BLOCKS, PLACES, True,
-        )  # fmt: skip
+    parts.announce(1 - gl.min(held, 0), cta.again_smem.index(w), cta.finished)
+    if any_again(cta):
+        attend_to_rows(1, cta, w, True)
 
 
 @gluon.jit
-def run_partition(
-    w: gl.constexpr, bias_desc, again_smem, loads, stores, memory, barriers, sizes,
-    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr,
-    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
-    GROUPS: gl.constexpr,
-):  # fmt: skip
+def run_partition(cta, w: gl.constexpr):
     """Warp group ``w``; the loader is after the last."""
-    if w < GROUPS:
-        attend(
-            again_smem, stores, memory, barriers, sizes, w,
-            HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS,
-            C, BLOCK_K, NUM_BLOCKS, PLACES, GROUPS,
-        )  # fmt: skip
+    if w < cta.GROUPS:
+        attend(cta, w)
     else:
-        load(
-            bias_desc, again_smem, loads, memory, barriers, sizes,
-            HAS_GATE, HAS_BIAS, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
-        )  # fmt: skip
+        load(cta)
+
+
+@gluon.jit
+def run_partitions(cta):
+    """One to four warp groups and a loader warp."""
+    gl.warp_specialize(
+        [(run_partition, (cta, w)) for w in (0, 1, 2, 3, 4)[: cta.GROUPS + 1]],
+        worker_warps(cta.GROUPS),
+        worker_registers(cta.GROUPS),
+    )
 
 
 @gluon.jit
@@ -383,7 +343,6 @@ def forward_kernel(
     batch = gl.program_id(1)
 
     dtype: gl.constexpr = q_desc.dtype
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
     q_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, 64, 1, C], q_desc.layout)
     # The gate is read from where the result is left.
@@ -395,9 +354,9 @@ def forward_kernel(
     )
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
     # Of the row that is computed, and the next.
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [2 * (KEYS // BLOCK_K), BLOCK_K], flat)
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [2, 1], flat)
-    again_smem = gl.allocate_shared_memory(gl.int32, [GROUPS, 1], flat)
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [2 * (KEYS // BLOCK_K), BLOCK_K], parts.FLAT)
+    unmasked_smem = gl.allocate_shared_memory(gl.int32, [2, 1], parts.FLAT)
+    again_smem = gl.allocate_shared_memory(gl.int32, [GROUPS, 1], parts.FLAT)
     rests: gl.constexpr = [GROUPS if KEEPS else 1, 1, 1, 64, 1, C]
     rest_smem = gl.allocate_shared_memory(rest_desc.dtype, rests, rest_desc.layout)
     full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, GROUPS)
@@ -409,30 +368,17 @@ def forward_kernel(
     fence_async_shared()
 
     mask += batch.to(gl.int64) * mask_stride_b
-    loads = (
-        q_desc, k_desc, v_desc, gate_desc,
+    run_partitions(Cta(
+        bias_desc, again_smem, q_desc, k_desc, v_desc, gate_desc,
         mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
-    )  # fmt: skip
-    stores = (out_desc, rest_desc), lse, gl.to_tensor(lse_stride)
-    memory = q_smem, out_smem, k_smem, v_smem, bias_smem, mask_smem, unmasked_smem, rest_smem
-    barriers = full, empty, q_full, q_empty, gate_full, bias_full, finished, row_full
-    sizes = (
-        batch, head, first_q, first_row, rows,
-        gl.to_tensor(num_rows), gl.to_tensor(num_heads),
+        out_desc, rest_desc, lse, gl.to_tensor(lse_stride),
+        q_smem, out_smem, k_smem, v_smem, bias_smem, mask_smem, unmasked_smem, rest_smem,
+        full, empty, q_full, q_empty, gate_full, bias_full, finished, row_full,
+        batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
         gl.to_tensor(num_queries), gl.to_tensor(num_keys), scale,
-    )  # fmt: skip
-    gl.warp_specialize(
-        [
-            (run_partition, (
-                w, bias_desc, again_smem, loads, stores, memory, barriers, sizes,
-                HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS,
-                C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
-            ))
-            for w in (0, 1, 2, 3, 4)[: GROUPS + 1]
-        ],
-        worker_warps(GROUPS),
-        worker_registers(GROUPS),
-    )  # fmt: skip
+        HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS,
+        C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
+    ))  # fmt: skip
 
 
 def launch(inputs: Inputs, kept: Kept) -> None:
@@ -440,25 +386,19 @@ def launch(inputs: Inputs, kept: Kept) -> None:
     q, k, v, gate, mask, bias, *_ = inputs
     out, lse, rest = kept
     bias = None if bias is None else bias_rows(bias)
-    own = plan(inputs)
-    block = own.constants["BLOCK_K"]
+    sizes = constants(inputs)
+    block, blocks = sizes["BLOCK_K"], triton.cdiv(inputs.num_queries, 64 * sizes["GROUPS"])
+    # All blocks of a row and head share their keys, and so are under way at a time.
+    ctas, _ = dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
     q_desc = rows_descriptor(q, 64)
-    forward_kernel[(own.ctas, inputs.batch)](
+    forward_kernel[(ctas, inputs.batch)](
         q_desc, rows_descriptor(k, block), rows_descriptor(v, block),
         q_desc if gate is None else rows_descriptor(gate, 64), bias_descriptor(bias, q, 64, block),
         rows_descriptor(out, 64), rows_descriptor(out if rest is None else rest, 64), mask, lse,
         *inputs.mask_strides, lse.stride(2), *inputs.scalars,
         HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale,
-        TRANSPOSED=transposed(bias), KEEPS=rest is not None, **own.constants,
+        TRANSPOSED=transposed(bias), KEEPS=rest is not None, **sizes,
     )  # fmt: skip
-
-
-def plan(inputs: Inputs) -> Plan:
-    """How forward is launched."""
-    sizes = constants(inputs)
-    blocks = triton.cdiv(inputs.num_queries, 64 * sizes["GROUPS"])
-    # All blocks of a row and head share their keys, and so are under way at a time.
-    return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
 
 
 def constants(inputs: Inputs) -> dict[str, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 from torch import Tensor
@@ -27,32 +25,11 @@ THREADS = 128
 """Of a warp group. Triton sets a whole group's registers aside for a loader warp, too."""
 
 
-class Plan(NamedTuple):
-    """How a kernel is launched.
-
-    Attributes
-    ----------
-    constants : dict
-        Constants of the kernel and options of the launch.
-    ctas : int
-        Of one sample; `parts.place_of_cta` deals out the rows.
-    groups : int
-        The fewest CTAs that share a tile.
-    """
-
-    constants: dict[str, int]
-    ctas: int
-    groups: int
-
-
-def dealt(
-    constants: dict[str, int], inputs: Inputs, blocks: int, ctas_an_sm: int, unit: int = 1
-) -> Plan:
+def dealt(inputs: Inputs, blocks: int, ctas_an_sm: int, unit: int = 1) -> tuple[int, int]:
     """So many CTAs that they fill the GPU once, where there are enough rows for them.
 
     Parameters
     ----------
-    constants : dict
     inputs : Inputs
     blocks : int
         Of a row and head; a CTA has one of them.
@@ -60,11 +37,17 @@ def dealt(
         How many of them an SM holds at a time.
     unit : int
         What their number on the GPU is a multiple of.
+
+    Returns
+    -------
+    int, int
+        CTAs of one sample, to which `parts.place_of_cta` deals out the rows; the fewest of them
+        that share a tile.
     """
     tiles = blocks * inputs.num_heads
     together = num_sms(inputs.q.device) * ctas_an_sm // inputs.batch // unit * unit
     count = min(tiles * inputs.num_rows, max(tiles, together))
-    return Plan(constants, count, count // tiles)
+    return count, count // tiles
 
 
 def fitting(shared_bytes: int, warp_groups: int, maxnreg: int) -> int:

@@ -25,6 +25,9 @@ from scalefold_kernels.gluon import mma_layout, widen
 LOG2E = gl.constexpr(1.4426950408889634)
 MASKED_LOGIT = gl.constexpr(-1e9)
 
+FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+"""Of numbers in shared memory, one after the other."""
+
 LOADER_REGISTERS = gl.constexpr(24)
 """Of a thread of a loader warp; what it gives up goes to the warp group."""
 
@@ -202,21 +205,19 @@ def store_mask(kept, num_keys, unmasked, mask_smem):
     ``kept`` is from `load_mask`; ``mask_smem`` has as many elements, in blocks of keys.
     """
     KEYS: gl.constexpr = kept.shape[0]
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     keys = gl.arange(0, KEYS, layout=kept.type.layout)
     added = gl.where((kept != 0) | (unmasked == 0), 0.0, MASKED_LOGIT)
     added = gl.where(keys < num_keys, added, float("-inf"))
-    reinterpret(mask_smem, mask_smem.dtype, [KEYS], flat).store(added.to(mask_smem.dtype))
+    reinterpret(mask_smem, mask_smem.dtype, [KEYS], FLAT).store(added.to(mask_smem.dtype))
 
 
 @gluon.jit
 def load_keys(
-    k_desc, v_desc, k_smem, v_smem, ready, batch, row, first_key, head, wanted,
-    C: gl.constexpr, BLOCK_K: gl.constexpr,
+    k_desc, v_desc, k_smem, v_smem, ready, batch, row, first_key, head, wanted=True
 ):  # fmt: skip
     """Start the copies of a block of keys and values, if it is wanted."""
     at = [batch, row, first_key, head, 0]
-    mbarrier.expect(ready, 2 * BLOCK_K * C * 2, pred=wanted)
+    mbarrier.expect(ready, 2 * k_desc.block_type.nbytes, pred=wanted)
     async_load(k_desc, at, ready, k_smem, pred=wanted)
     async_load(v_desc, at, ready, v_smem, pred=wanted)
 

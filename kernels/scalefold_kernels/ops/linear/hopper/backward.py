@@ -10,6 +10,8 @@ Legend: as `linear.triton`. Beyond the last row and channel TMA reads zeros and 
 nothing.
 """
 
+from collections import namedtuple
+
 import torch
 import triton
 from torch import Tensor
@@ -20,25 +22,9 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import (
-    REGISTERS,
-    ROWS,
-    barrier_pair,
-    mma_layout,
-    new_barriers,
-    wait_empty,
-)
+from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, wait_empty
 from scalefold_kernels.gpu import num_sms
-from scalefold_kernels.ops.linear.hopper.parts import (
-    Order,
-    boxed,
-    boxes_of,
-    hash_positions,
-    line_of,
-    load_mask,
-    start,
-    tensors,
-)
+from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Update
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tma import padded, tiles_of
@@ -49,6 +35,14 @@ ONES = gl.constexpr(8)
 PART = gl.constexpr(32)
 """Outputs that are dropped at a time."""
 
+Cta = namedtuple(
+    "Cta",
+    "grad_h_desc partial key layer threshold scale key_stride grad_smem h_smem weight_smem "
+    "ones_smem mask_smem out_smem full empty dropped weight_full order grad_desc h_desc "
+    "weight_desc C K SHARED BLOCK_K BLOCK_C COLUMN_BLOCKS STAGES GROUP_REGISTERS",
+)
+"""What warps of a CTA share, see `gluon`."""
+
 
 @gluon.jit
 def both(x, mask):
@@ -57,116 +51,98 @@ def both(x, mask):
 
 
 @gluon.jit
-def load(
-    args, SHARED: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr,
-    COLUMN_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
+def load(cta):
     """The loader warp."""
-    (
-        grad_desc, h_desc, weight_desc, grad_smem, h_smem, weight_smem,
-        full, empty, weight_full,
-        order,
-    ) = args  # fmt: skip
-    column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_K
-    sample, first, first_tile = start(order, gl.program_id(0) // COLUMN_BLOCKS, SHARED)
-    mbarrier.expect(weight_full, BLOCK_C * BLOCK_K * 2)
-    async_load(weight_desc, [0, column], weight_full, weight_smem)
+    column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_K
+    sample, first, first_tile = parts.start(cta, gl.program_id(0) // cta.COLUMN_BLOCKS)
+    mbarrier.expect(cta.weight_full, cta.BLOCK_C * cta.BLOCK_K * 2)
+    async_load(cta.weight_desc, [0, column], cta.weight_full, cta.weight_smem)
     n = gl.to_tensor(0)
-    for tile in range(first_tile, order[3], order[1]):
-        at = line_of(order, sample, tile, SHARED)
-        slot, bar = wait_empty(full, empty, n, ROWS * (BLOCK_C + BLOCK_K) * 2, STAGES)
-        async_load(grad_desc, [at, first, 0], bar, boxed(grad_smem.index(slot), grad_desc))
-        async_load(h_desc, [at, first, column], bar, boxed(h_smem.index(slot), h_desc))
+    for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
+        at = parts.line_of(cta, sample, tile)
+        slot, bar = wait_empty(cta.full, cta.empty, n, ROWS * (cta.BLOCK_C + cta.BLOCK_K) * 2)
+        parts.load_box(cta.grad_desc, [at, first, 0], bar, cta.grad_smem.index(slot))
+        parts.load_box(cta.h_desc, [at, first, column], bar, cta.h_smem.index(slot))
         n += 1
 
 
 @gluon.jit
-def compute(
-    w: gl.constexpr, args, C: gl.constexpr, K: gl.constexpr, SHARED: gl.constexpr,
-    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
-    STAGES: gl.constexpr,
-):  # fmt: skip
+def compute(w: gl.constexpr, cta):
     """Warp group ``w``."""
-    (
-        grad_h_desc, partial, key, layer, threshold, scale, key_stride,
-        grad_smem, h_smem, weight_smem, ones_smem, mask_smem, out_smem,
-        full, empty, dropped, weight_full,
-        order,
-    ) = args  # fmt: skip
-    HALF_C: gl.constexpr = BLOCK_C // 2
-    HALF_K: gl.constexpr = BLOCK_K // 2
+    HALF_C: gl.constexpr = cta.BLOCK_C // 2
+    HALF_K: gl.constexpr = cta.BLOCK_K // 2
     OUT: gl.constexpr = mma_layout(HALF_K)
-    SUM: gl.constexpr = mma_layout(BLOCK_K)
+    SUM: gl.constexpr = mma_layout(cta.BLOCK_K)
     BIAS: gl.constexpr = mma_layout(ONES)
     L: gl.constexpr = mma_layout(PART)
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_K
-    cta = gl.program_id(0) // COLUMN_BLOCKS
-    sample, first, first_tile = start(order, cta, SHARED)
-    if SHARED > 0:
-        state = mix(mix(gl.load(key + sample * key_stride), gl.to_tensor(0)), layer)
-    if SHARED == 1:
-        mask_tile = mask_smem.index(w)
-        hash_positions(mask_tile, state, first, w * HALF_C, threshold)
+    column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_K
+    number = gl.program_id(0) // cta.COLUMN_BLOCKS
+    sample, first, first_tile = parts.start(cta, number)
+    if cta.SHARED > 0:
+        state = mix(mix(gl.load(cta.key + sample * cta.key_stride), gl.to_tensor(0)), cta.layer)
+    if cta.SHARED == 1:
+        mask_tile = cta.mask_smem.index(w)
+        parts.hash_positions(mask_tile, state, first, w * HALF_C, cta.threshold)
     zero = gl.full([ROWS, HALF_K], 0.0, gl.float32, OUT)
-    weight_sum = gl.full([HALF_C, BLOCK_K], 0.0, gl.float32, SUM)
+    weight_sum = gl.full([HALF_C, cta.BLOCK_K], 0.0, gl.float32, SUM)
     bias_sum = gl.full([HALF_C, ONES], 0.0, gl.float32, BIAS)
-    out_tile = out_smem.index(w)
-    weight = weight_smem.slice(w * HALF_K, HALF_K, dim=1)
+    out_tile = cta.out_smem.index(w)
+    weight = cta.weight_smem.slice(w * HALF_K, HALF_K, dim=1)
     n = gl.to_tensor(0)
-    for tile in range(first_tile, order[3], order[1]):
+    for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
         # Each time: the barrier must stay what its memory is for.
-        mbarrier.wait(weight_full, 0)
-        slot = n % STAGES
-        phase = (n // STAGES) & 1
-        grad_tile = grad_smem.index(slot)
+        mbarrier.wait(cta.weight_full, 0)
+        slot = n % cta.STAGES
+        phase = (n // cta.STAGES) & 1
+        grad_tile = cta.grad_smem.index(slot)
         half = grad_tile.slice(w * HALF_C, HALF_C, dim=1)
-        mbarrier.wait(full.index(slot), phase)
-        if SHARED > 0:
+        mbarrier.wait(cta.full.index(slot), phase)
+        if cta.SHARED > 0:
             for part in gl.static_range(HALF_C // PART):
                 piece = half.slice(part * PART, PART, dim=1)
-                if SHARED == 1:
-                    mask = load_mask(mask_tile.slice(part * PART, PART, dim=1))
+                if cta.SHARED == 1:
+                    mask = parts.load_mask(mask_tile.slice(part * PART, PART, dim=1))
                 else:
                     c = w * HALF_C + part * PART + gl.arange(0, PART, layout=FLAT)
                     hashes = mix(mix(mix(state, tile), gl.to_tensor(0)), c)
                     of_line = gl.convert_layout(
-                        -kept(hashes, threshold).to(gl.int16), gl.SliceLayout(0, L)
+                        -kept(hashes, cta.threshold).to(gl.int16), gl.SliceLayout(0, L)
                     )
                     mask = of_line[None, :].broadcast_to(ROWS, PART)
                 piece.store(both(piece.load(L), mask))
             fence_async_shared()
             # Both halves are dropped before either group multiplies with the whole.
-            mbarrier.arrive(dropped.index(slot))
-            mbarrier.wait(dropped.index(slot), phase)
+            mbarrier.arrive(cta.dropped.index(slot))
+            mbarrier.wait(cta.dropped.index(slot), phase)
         grad_h = mma(grad_tile, weight, zero, use_acc=False, is_async=True)
         transposed = half.permute((1, 0))
-        bias_sum = mma(transposed, ones_smem, bias_sum, is_async=True)
-        weight_sum = mma(transposed, h_smem.index(slot), weight_sum, is_async=True)
+        bias_sum = mma(transposed, cta.ones_smem, bias_sum, is_async=True)
+        weight_sum = mma(transposed, cta.h_smem.index(slot), weight_sum, is_async=True)
         grad_h = mma_wait(2, [grad_h])
-        if SHARED > 0:
-            grad_h *= scale
+        if cta.SHARED > 0:
+            grad_h *= cta.scale
         # That of the tile before has left.
         tma.store_wait(0)
         out_tile.store(grad_h.to(out_tile.dtype))
         fence_async_shared()
-        at = [line_of(order, sample, tile, SHARED), first, column + w * HALF_K]
-        async_store(grad_h_desc, at, boxed(out_tile, grad_h_desc))
+        at = [parts.line_of(cta, sample, tile), first, column + w * HALF_K]
+        async_store(cta.grad_h_desc, at, parts.boxed(out_tile, cta.grad_h_desc))
         bias_sum, weight_sum = mma_wait(0, [bias_sum, weight_sum])
-        mbarrier.arrive(empty.index(slot))
+        mbarrier.arrive(cta.empty.index(slot))
         n += 1
-    if SHARED > 0:
-        weight_sum *= scale
-        bias_sum *= scale
-    partial += cta.to(gl.int64) * (C * K + C)
+    if cta.SHARED > 0:
+        weight_sum *= cta.scale
+        bias_sum *= cta.scale
+    partial = cta.partial + number.to(gl.int64) * (cta.C * cta.K + cta.C)
     c = w * HALF_C + gl.arange(0, HALF_C, layout=gl.SliceLayout(1, SUM))
-    k = column + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, SUM))
-    inside = (c < C)[:, None] & (k < K)[None, :]
-    gl.store(partial + c[:, None] * K + k[None, :], weight_sum, mask=inside)
+    k = column + gl.arange(0, cta.BLOCK_K, layout=gl.SliceLayout(0, SUM))
+    inside = (c < cta.C)[:, None] & (k < cta.K)[None, :]
+    gl.store(partial + c[:, None] * cta.K + k[None, :], weight_sum, mask=inside)
     c = w * HALF_C + gl.arange(0, HALF_C, layout=gl.SliceLayout(1, BIAS))
     one = gl.arange(0, ONES, layout=gl.SliceLayout(0, BIAS)) + column
-    inside = (c < C)[:, None] & (one == 0)[None, :]
-    gl.store(partial + C * K + c[:, None] + one[None, :], bias_sum, mask=inside)
+    inside = (c < cta.C)[:, None] & (one == 0)[None, :]
+    gl.store(partial + cta.C * cta.K + c[:, None] + one[None, :], bias_sum, mask=inside)
     tma.store_wait(0)
 
 
@@ -199,35 +175,18 @@ def residual_linear_backward_hopper_kernel(
     mask_smem = gl.allocate_shared_memory(
         gl.int16, [2, 8 if SHARED == 1 else 1, BLOCK_C // 2], bits_layout
     )
-    full, empty = barrier_pair(STAGES, 2)
+    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     dropped = new_barriers(STAGES, 2) if SHARED > 0 else full
     weight_full = new_barriers(1, 1).index(0)
     ones_smem.store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, FLAT))
     fence_async_shared()
-    order = tensors(order)
-    load_args = (
-        grad_desc, h_desc, weight_desc, grad_smem, h_smem, weight_smem,
-        full, empty, weight_full,
-        order,
-    )  # fmt: skip
-    args = (
+    order = parts.tensors(order)
+    two_groups(Cta(
         grad_h_desc, partial, key, gl.to_tensor(layer), gl.to_tensor(threshold),
-        gl.to_tensor(scale), gl.to_tensor(key_stride),
-        grad_smem, h_smem, weight_smem, ones_smem, mask_smem, out_smem,
-        full, empty, dropped, weight_full,
-        order,
-    )  # fmt: skip
-    # fmt: off
-    gl.warp_specialize(
-        [
-            (compute, (0, args, C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES)),
-            (compute, (1, args, C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES)),
-            (load, (load_args, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES)),
-        ],
-        [4, 1],
-        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
-    )
-    # fmt: on
+        gl.to_tensor(scale), gl.to_tensor(key_stride), grad_smem, h_smem, weight_smem, ones_smem,
+        mask_smem, out_smem, full, empty, dropped, weight_full, order, grad_desc, h_desc,
+        weight_desc, C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES, GROUP_REGISTERS,
+    ), compute, load)  # fmt: skip
 
 
 def backward(
@@ -238,13 +197,13 @@ def backward(
     sizes = tiles.tile("residual_linear_backward_hopper", "sm_90", update.shape)
     width, block = padded(channels), sizes["BLOCK_K"]
     columns = triton.cdiv(inputs, block)
-    order = Order.of(update, max(1, num_sms(grad.device) // columns))
+    order = parts.Order.of(update, max(1, num_sms(grad.device) // columns))
     ctas = order.blocks * order.groups
     partial = parameters.new_empty(ctas, parameters.numel(), dtype=torch.float32)
     residual_linear_backward_hopper_kernel[(columns * ctas,)](
-        boxes_of(grad, update, width), boxes_of(h, update, block), tiles_of(weight, width, block),
-        boxes_of(grad_h, update, block // 2), partial, *update.hashing, update.key_stride,
-        tuple(order),
+        parts.boxes_of(grad, update, width), parts.boxes_of(h, update, block),
+        tiles_of(weight, width, block), parts.boxes_of(grad_h, update, block // 2), partial,
+        *update.hashing, update.key_stride, tuple(order),
         C=channels, K=inputs, SHARED=update.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **sizes,
     )  # fmt: skip
     sum_rows(partial, parameters.dtype, parameters)

@@ -10,6 +10,8 @@ Legend: as `linear.triton`. Beyond the last row and channel TMA reads zeros and 
 nothing.
 """
 
+from collections import namedtuple
+
 import torch
 import triton
 from torch import Tensor
@@ -20,123 +22,104 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, widen
 from scalefold_kernels.gpu import num_sms
-from scalefold_kernels.ops.linear.hopper.parts import (
-    Order,
-    boxed,
-    boxes_of,
-    hash_positions,
-    line_of,
-    load_mask,
-    start,
-    tensors,
-)
+from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Update
 from scalefold_kernels.tma import padded, tiles_of
 
+Cta = namedtuple(
+    "Cta",
+    "out_desc bias key layer threshold scale key_stride h_smem x_smem weight_smem mask_smem "
+    "h_full h_empty x_full x_empty weight_full order h_desc x_desc weight_desc C SHARED "
+    "BLOCK_K BLOCK_C COLUMN_BLOCKS H_STAGES X_STAGES GROUP_REGISTERS",
+)
+"""What warps of a CTA share, see `gluon`."""
+
 
 @gluon.jit
-def start_of(w, order, SHARED: gl.constexpr, COLUMN_BLOCKS: gl.constexpr):
+def start_of(w, cta):
     """`start` of a warp group, its tile past the end where it has none."""
-    sample, first, tile = start(order, (gl.program_id(0) // COLUMN_BLOCKS) * 2 + w, SHARED)
-    return sample, first, gl.where(tile < order[1], tile, order[3])
+    sample, first, tile = parts.start(cta, (gl.program_id(0) // cta.COLUMN_BLOCKS) * 2 + w)
+    return sample, first, gl.where(tile < cta.order.groups, tile, cta.order.num_tiles)
 
 
 @gluon.jit
-def load(
-    args, SHARED: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr,
-    COLUMN_BLOCKS: gl.constexpr, H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
-):  # fmt: skip
+def load(cta):
     """The loader warp."""
-    (
-        h_desc, x_desc, weight_desc, h_smem, x_smem, weight_smem,
-        h_full, h_empty, x_full, x_empty, weight_full,
-        order,
-    ) = args  # fmt: skip
-    column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_C
-    mbarrier.expect(weight_full, BLOCK_C * BLOCK_K * 2)
-    async_load(weight_desc, [column, 0], weight_full, weight_smem)
-    sample0, first0, tile0 = start_of(0, order, SHARED, COLUMN_BLOCKS)
-    sample1, first1, tile1 = start_of(1, order, SHARED, COLUMN_BLOCKS)
+    column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_C
+    mbarrier.expect(cta.weight_full, cta.BLOCK_C * cta.BLOCK_K * 2)
+    async_load(cta.weight_desc, [column, 0], cta.weight_full, cta.weight_smem)
+    sample0, first0, tile0 = start_of(0, cta)
+    sample1, first1, tile1 = start_of(1, cta)
     n = gl.to_tensor(0)
-    for tile in range(gl.minimum(tile0, tile1), order[3], order[1]):
+    for tile in range(gl.minimum(tile0, tile1), cta.order.num_tiles, cta.order.groups):
         for w in gl.static_range(2):
             mine = tile + ((tile0 if w == 0 else tile1) - gl.minimum(tile0, tile1))
-            if mine < order[3]:
+            if mine < cta.order.num_tiles:
                 if w == 0:
-                    at, first = line_of(order, sample0, mine, SHARED), first0
+                    at, first = parts.line_of(cta, sample0, mine), first0
                 else:
-                    at, first = line_of(order, sample1, mine, SHARED), first1
-                place = n % H_STAGES * 2 + w
-                mbarrier.wait(h_empty.index(place), ((n // H_STAGES) & 1) ^ 1)
-                ready = h_full.index(place)
-                mbarrier.expect(ready, ROWS * BLOCK_K * 2)
-                async_load(h_desc, [at, first, 0], ready, boxed(h_smem.index(place), h_desc))
-                place = n % X_STAGES * 2 + w
-                mbarrier.wait(x_empty.index(place), ((n // X_STAGES) & 1) ^ 1)
-                ready = x_full.index(place)
-                mbarrier.expect(ready, ROWS * BLOCK_C * 2)
-                async_load(x_desc, [at, first, column], ready, boxed(x_smem.index(place), x_desc))
+                    at, first = parts.line_of(cta, sample1, mine), first1
+                place = n % cta.H_STAGES * 2 + w
+                mbarrier.wait(cta.h_empty.index(place), ((n // cta.H_STAGES) & 1) ^ 1)
+                ready = cta.h_full.index(place)
+                mbarrier.expect(ready, ROWS * cta.BLOCK_K * 2)
+                parts.load_box(cta.h_desc, [at, first, 0], ready, cta.h_smem.index(place))
+                place = n % cta.X_STAGES * 2 + w
+                mbarrier.wait(cta.x_empty.index(place), ((n // cta.X_STAGES) & 1) ^ 1)
+                ready = cta.x_full.index(place)
+                mbarrier.expect(ready, ROWS * cta.BLOCK_C * 2)
+                parts.load_box(cta.x_desc, [at, first, column], ready, cta.x_smem.index(place))
         n += 1
 
 
 @gluon.jit
-def compute(
-    w, args, C: gl.constexpr, SHARED: gl.constexpr,
-    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
-    H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
-):  # fmt: skip
+def compute(w, cta):
     """Warp group ``w``."""
-    (
-        out_desc, bias, key, layer, threshold, scale, key_stride,
-        h_smem, x_smem, weight_smem, mask_smem,
-        h_full, h_empty, x_full, x_empty, weight_full,
-        order,
-    ) = args  # fmt: skip
-    OUT: gl.constexpr = mma_layout(BLOCK_C)
+    OUT: gl.constexpr = mma_layout(cta.BLOCK_C)
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    sample, first, first_tile = start_of(w, order, SHARED, COLUMN_BLOCKS)
-    column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_C
-    c = column + gl.arange(0, BLOCK_C, layout=gl.SliceLayout(0, OUT))
-    shift = gl.load(bias + c, mask=c < C, other=0.0).to(gl.float32)
-    if SHARED > 0:
-        state = mix(mix(gl.load(key + sample * key_stride), gl.to_tensor(0)), layer)
-    if SHARED == 1:
-        hash_positions(mask_smem.index(w), state, first, column, threshold)
-        factor = gl.where(load_mask(mask_smem.index(w)) != 0, scale, 0.0)
-    zero = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, OUT)
+    sample, first, first_tile = start_of(w, cta)
+    column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_C
+    c = column + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(0, OUT))
+    shift = gl.load(cta.bias + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    if cta.SHARED > 0:
+        state = mix(mix(gl.load(cta.key + sample * cta.key_stride), gl.to_tensor(0)), cta.layer)
+    if cta.SHARED == 1:
+        parts.hash_positions(cta.mask_smem.index(w), state, first, column, cta.threshold)
+        factor = gl.where(parts.load_mask(cta.mask_smem.index(w)) != 0, cta.scale, 0.0)
+    zero = gl.full([ROWS, cta.BLOCK_C], 0.0, gl.float32, OUT)
     n = gl.to_tensor(0)
-    for tile in range(first_tile, order[3], order[1]):
+    for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
         # Each time: the barrier must stay what its memory is for.
-        mbarrier.wait(weight_full, 0)
-        place = n % H_STAGES * 2 + w
-        mbarrier.wait(h_full.index(place), (n // H_STAGES) & 1)
-        update = mma(h_smem.index(place), weight_smem.permute((1, 0)), zero, use_acc=False)
-        mbarrier.arrive(h_empty.index(place))
+        mbarrier.wait(cta.weight_full, 0)
+        place = n % cta.H_STAGES * 2 + w
+        mbarrier.wait(cta.h_full.index(place), (n // cta.H_STAGES) & 1)
+        update = mma(cta.h_smem.index(place), cta.weight_smem.permute((1, 0)), zero, use_acc=False)
+        mbarrier.arrive(cta.h_empty.index(place))
         update += shift[None, :]
-        if SHARED == 1:
+        if cta.SHARED == 1:
             update *= factor
-        if SHARED == 2:
-            flat = column + gl.arange(0, BLOCK_C, layout=FLAT)
+        if cta.SHARED == 2:
+            flat = column + gl.arange(0, cta.BLOCK_C, layout=FLAT)
             hashes = mix(mix(mix(state, tile), gl.to_tensor(0)), flat)
-            of_line = gl.where(kept(hashes, threshold), scale, 0.0)
+            of_line = gl.where(kept(hashes, cta.threshold), cta.scale, 0.0)
             update *= gl.convert_layout(of_line, gl.SliceLayout(0, OUT))[None, :]
-        if X_STAGES > 1:
+        if cta.X_STAGES > 1:
             # The tile before has left: its place may be filled.
             tma.store_wait(0)
             if n > 0:
-                mbarrier.arrive(x_empty.index((n - 1) % X_STAGES * 2 + w))
-        place = n % X_STAGES * 2 + w
-        x_tile = x_smem.index(place)
-        mbarrier.wait(x_full.index(place), (n // X_STAGES) & 1)
+                mbarrier.arrive(cta.x_empty.index((n - 1) % cta.X_STAGES * 2 + w))
+        place = n % cta.X_STAGES * 2 + w
+        x_tile = cta.x_smem.index(place)
+        mbarrier.wait(cta.x_full.index(place), (n // cta.X_STAGES) & 1)
         x_tile.store((widen(x_tile.load(OUT)) + update).to(x_tile.dtype))
         fence_async_shared()
-        at = [line_of(order, sample, tile, SHARED), first, column]
-        async_store(out_desc, at, boxed(x_tile, out_desc))
-        if X_STAGES == 1:
+        at = [parts.line_of(cta, sample, tile), first, column]
+        async_store(cta.out_desc, at, parts.boxed(x_tile, cta.out_desc))
+        if cta.X_STAGES == 1:
             tma.store_wait(0)
-            mbarrier.arrive(x_empty.index(place))
+            mbarrier.arrive(cta.x_empty.index(place))
         n += 1
     tma.store_wait(0)
 
@@ -165,39 +148,17 @@ def residual_linear_forward_hopper_kernel(
         gl.int8, [2, 8 if SHARED == 1 else 1, BLOCK_C], bits_layout
     )
     weight_smem = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_K], weight_desc.layout)
-    h_full, h_empty = barrier_pair(2 * H_STAGES, 1)
-    x_full, x_empty = barrier_pair(2 * X_STAGES, 1)
+    h_full, h_empty = new_barriers(2 * H_STAGES, 1), new_barriers(2 * H_STAGES, 1)
+    x_full, x_empty = new_barriers(2 * X_STAGES, 1), new_barriers(2 * X_STAGES, 1)
     weight_full = new_barriers(1, 1).index(0)
     fence_async_shared()
-    order = tensors(order)
-    load_args = (
-        h_desc, x_desc, weight_desc, h_smem, x_smem, weight_smem,
-        h_full, h_empty, x_full, x_empty, weight_full,
-        order,
-    )  # fmt: skip
-    args = (
+    order = parts.tensors(order)
+    two_groups(Cta(
         out_desc, bias, key, gl.to_tensor(layer), gl.to_tensor(threshold), gl.to_tensor(scale),
-        gl.to_tensor(key_stride), h_smem, x_smem, weight_smem, mask_smem,
-        h_full, h_empty, x_full, x_empty, weight_full,
-        order,
-    )  # fmt: skip
-    # fmt: off
-    gl.warp_specialize(
-        [
-            (compute, (
-                gl.to_tensor(0), args, C, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS,
-                H_STAGES, X_STAGES,
-            )),
-            (compute, (
-                gl.to_tensor(1), args, C, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS,
-                H_STAGES, X_STAGES,
-            )),
-            (load, (load_args, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, H_STAGES, X_STAGES)),
-        ],
-        [4, 1],
-        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
-    )
-    # fmt: on
+        gl.to_tensor(key_stride), h_smem, x_smem, weight_smem, mask_smem, h_full, h_empty, x_full,
+        x_empty, weight_full, order, h_desc, x_desc, weight_desc, C, SHARED, BLOCK_K, BLOCK_C,
+        COLUMN_BLOCKS, H_STAGES, X_STAGES, GROUP_REGISTERS,
+    ), compute, load, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) -> Tensor:
@@ -207,10 +168,11 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) 
     sizes = tiles.tile("residual_linear_forward_hopper", "sm_90", update.shape)
     width, block = padded(inputs), min(sizes.pop("BLOCK_C"), padded(channels))
     columns = triton.cdiv(channels, block)
-    order = Order.of(update, 2 * max(1, num_sms(x.device) // columns))
+    order = parts.Order.of(update, 2 * max(1, num_sms(x.device) // columns))
     residual_linear_forward_hopper_kernel[(columns * triton.cdiv(order.blocks * order.groups, 2),)](
-        boxes_of(x, update, block), boxes_of(h, update, width), tiles_of(weight, block, width),
-        boxes_of(out, update, block), bias, *update.hashing, update.key_stride, tuple(order),
+        parts.boxes_of(x, update, block), parts.boxes_of(h, update, width),
+        tiles_of(weight, block, width), parts.boxes_of(out, update, block), bias, *update.hashing,
+        update.key_stride, tuple(order),
         C=channels, SHARED=update.shared, BLOCK_K=width, BLOCK_C=block, COLUMN_BLOCKS=columns,
         **sizes,
     )  # fmt: skip

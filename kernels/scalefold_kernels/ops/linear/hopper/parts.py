@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels.compiler import reinterpret
+from scalefold_kernels.compiler import async_load, reinterpret
 from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import ROWS, mma_layout
 from scalefold_kernels.ops.linear.op import Update
@@ -28,33 +28,37 @@ def lines_of(shared):
 @gluon.jit
 def tensors(order):
     """Numbers of an `Order` as warp groups take them, none a constant."""
-    blocks, groups, sample_blocks, num_lines, sample_lines = order
-    return (
+    blocks, groups, sample_blocks, num_tiles, sample_lines = order
+    return Order(
         gl.to_tensor(blocks), gl.to_tensor(groups), gl.to_tensor(sample_blocks),
-        gl.to_tensor(num_lines), gl.to_tensor(sample_lines),
+        gl.to_tensor(num_tiles), gl.to_tensor(sample_lines),
     )  # fmt: skip
 
 
 @gluon.jit
-def start(order, group, SHARED: gl.constexpr):
+def start(cta, group):
     """Sample, first position and first tile of a group of lines."""
-    blocks, _, sample_blocks, _, _ = order
-    block = group % blocks
-    position = block % sample_blocks * (ROWS // lines_of(SHARED))
-    return block // sample_blocks, position, group // blocks
+    block = group % cta.order.blocks
+    position = block % cta.order.sample_blocks * (ROWS // lines_of(cta.SHARED))
+    return block // cta.order.sample_blocks, position, group // cta.order.blocks
 
 
 @gluon.jit
-def line_of(order, sample, tile, SHARED: gl.constexpr):
+def line_of(cta, sample, tile):
     """First line of a tile."""
-    _, _, _, _, sample_lines = order
-    return sample * sample_lines + tile * lines_of(SHARED)
+    return sample * cta.order.sample_lines + tile * lines_of(cta.SHARED)
 
 
 @gluon.jit
 def boxed(tile, desc):
     """A tile of rows as the lines and positions that TMA takes."""
     return reinterpret(tile, desc.dtype, desc.block_shape, desc.layout)
+
+
+@gluon.jit
+def load_box(desc, at, ready, tile):
+    """Start the copy of lines and positions to a tile of rows."""
+    async_load(desc, at, ready, boxed(tile, desc))
 
 
 @gluon.constexpr_function

@@ -6,6 +6,8 @@ for the product that gives the weights' gradients. What is summed over rows is s
 with ones.
 """
 
+from collections import namedtuple
+
 import torch
 import triton
 from torch import Tensor
@@ -15,21 +17,14 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import (
-    REGISTERS,
-    ROWS,
-    barrier_pair,
-    columns,
-    mma_layout,
-    new_barriers,
-    widen,
-)
+from scalefold_kernels.gluon import ROWS, columns, mma_layout, new_barriers, two_groups, widen
 from scalefold_kernels.ops.normed_projection.arguments import (
     MAX_FEW_OUTPUTS,
     Gradients,
     Norm,
     Projections,
 )
+from scalefold_kernels.ops.normed_projection.hopper.forward import few_block
 from scalefold_kernels.rows import Rows, rows_of
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tma import num_ctas, padded, tiles_of, within_reach
@@ -40,56 +35,54 @@ ONES = gl.constexpr(8)
 PART = gl.constexpr(64)
 """Channels whose gradients a warp group makes at a time, for want of registers."""
 
-
-@gluon.constexpr_function
-def few_width(outputs):
-    """Columns of a product with the gradient of the weight of few outputs."""
-    return 8 if outputs <= 8 else 16
+Cta = namedtuple(
+    "Cta",
+    "norm_smem stats sums first_scale few_scale few_ptr few_stride few_stride_s normed_desc "
+    "grad_x_desc grad_smem weight_smem few_weight few_smem ones_smem spare_smem x_smem "
+    "through_smem grad_full grad_empty weight_full weight_empty rows_full rows_empty "
+    "few_full num_rows num_tiles grad_desc weight_desc few_desc x_desc through_desc C P S "
+    "BLOCKS SCALED FIRST_BIASED BLOCK_C BLOCK_P BLOCK_S FEW STAGES HAS_THROUGH HAS_FEW "
+    "GROUP_REGISTERS",
+)
+"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
-def load(
-    args, BLOCKS: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
-    STAGES: gl.constexpr, HAS_THROUGH: gl.constexpr, HAS_FEW: gl.constexpr,
-):  # fmt: skip
+def load(cta):
     """The loader warp."""
-    (
-        grad_desc, weight_desc, few_desc, x_desc, through_desc,
-        grad_smem, weight_smem, few_weight, x_smem, through_smem,
-        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, few_full,
-        num_tiles,
-    ) = args  # fmt: skip
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
-    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
-        for block in range(BLOCKS):
-            slot = i % STAGES
-            phase = ((i // STAGES) & 1) ^ 1
-            mbarrier.wait(weight_empty.index(slot), phase)
-            ready = weight_full.index(slot)
-            mbarrier.expect(ready, BLOCK_P * BLOCK_C * 2)
-            async_load(weight_desc, [block * BLOCK_P, 0], ready, weight_smem.index(slot))
+    for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
+        for block in range(cta.BLOCKS):
+            slot = i % cta.STAGES
+            phase = ((i // cta.STAGES) & 1) ^ 1
+            mbarrier.wait(cta.weight_empty.index(slot), phase)
+            ready = cta.weight_full.index(slot)
+            mbarrier.expect(ready, cta.BLOCK_P * cta.BLOCK_C * 2)
+            async_load(
+                cta.weight_desc, [block * cta.BLOCK_P, 0], ready, cta.weight_smem.index(slot)
+            )
             for w in gl.static_range(2):
                 place = 2 * slot + w
-                mbarrier.wait(grad_empty.index(place), phase)
-                ready = grad_full.index(place)
-                mbarrier.expect(ready, ROWS * BLOCK_P * 2)
-                at = [(2 * tile + w) * ROWS, block * BLOCK_P]
-                async_load(grad_desc, at, ready, grad_smem.index(place))
+                mbarrier.wait(cta.grad_empty.index(place), phase)
+                ready = cta.grad_full.index(place)
+                mbarrier.expect(ready, ROWS * cta.BLOCK_P * 2)
+                at = [(2 * tile + w) * ROWS, block * cta.BLOCK_P]
+                async_load(cta.grad_desc, at, ready, cta.grad_smem.index(place))
             i += 1
-        if HAS_FEW:
+        if cta.HAS_FEW:
             if n == 0:
-                mbarrier.expect(few_full, BLOCK_S * BLOCK_C * 2)
-                async_load(few_desc, [0, 0], few_full, few_weight)
+                mbarrier.expect(cta.few_full, cta.BLOCK_S * cta.BLOCK_C * 2)
+                async_load(cta.few_desc, [0, 0], cta.few_full, cta.few_weight)
         for w in gl.static_range(2):
             at = [(2 * tile + w) * ROWS, 0]
-            mbarrier.wait(rows_empty.index(w), (n & 1) ^ 1)
-            if HAS_THROUGH:
-                mbarrier.expect(rows_full.index(w), 2 * ROWS * BLOCK_C * 2)
-                async_load(through_desc, at, rows_full.index(w), through_smem.index(w))
+            mbarrier.wait(cta.rows_empty.index(w), (n & 1) ^ 1)
+            if cta.HAS_THROUGH:
+                mbarrier.expect(cta.rows_full.index(w), 2 * ROWS * cta.BLOCK_C * 2)
+                async_load(cta.through_desc, at, cta.rows_full.index(w), cta.through_smem.index(w))
             else:
-                mbarrier.expect(rows_full.index(w), ROWS * BLOCK_C * 2)
-            async_load(x_desc, at, rows_full.index(w), x_smem.index(w))
+                mbarrier.expect(cta.rows_full.index(w), ROWS * cta.BLOCK_C * 2)
+            async_load(cta.x_desc, at, cta.rows_full.index(w), cta.x_smem.index(w))
         n += 1
 
 
@@ -103,8 +96,7 @@ def add_rows(sums, x, spare, ones):
 
 @gluon.jit
 def normalise_backward(
-    grad_normed, x_tile, grad_tile, norm_smem, mean, rstd, sums, spare, ones,
-    C: gl.constexpr, BLOCK_C: gl.constexpr, HAS_THROUGH: gl.constexpr,
+    grad_normed, x_tile, grad_tile, mean, rstd, sums, spare, ones, cta
 ):  # fmt: skip
     """LayerNorm's gradient, added to what is in its tile; normalised rows in the place of x.
 
@@ -117,8 +109,8 @@ def normalise_backward(
     added = ()
     mean_grad = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
     mean_product = mean_grad
-    for part in gl.static_range(BLOCK_C // PART):
-        scale = norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
+    for part in gl.static_range(cta.BLOCK_C // PART):
+        scale = cta.norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
         piece = x_tile.slice(part * PART, PART, dim=1)
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
         product = grads[part] * x_hat
@@ -128,203 +120,171 @@ def normalise_backward(
             add_rows(sums[2 * part], product, spare, ones),
             add_rows(sums[2 * part + 1], grads[part], spare, ones),
         )
-    mean_grad *= 1.0 / C
-    mean_product *= 1.0 / C
-    for part in gl.static_range(BLOCK_C // PART):
+    mean_grad *= 1.0 / cta.C
+    mean_product *= 1.0 / cta.C
+    for part in gl.static_range(cta.BLOCK_C // PART):
         piece = x_tile.slice(part * PART, PART, dim=1)
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
-        scale = norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
-        shift = norm_smem.index(1).slice(part * PART, PART).load(COLUMN)
+        scale = cta.norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
+        shift = cta.norm_smem.index(1).slice(part * PART, PART).load(COLUMN)
         piece.store((x_hat * scale[None, :] + shift[None, :]).to(x_tile.dtype))
         grad = grads[part] * scale[None, :] - mean_grad[:, None] - x_hat * mean_product[:, None]
         grad *= rstd[:, None]
         piece = grad_tile.slice(part * PART, PART, dim=1)
-        if HAS_THROUGH:
+        if cta.HAS_THROUGH:
             grad += widen(piece.load(L))
         piece.store(grad.to(grad_tile.dtype))
     return added
 
 
 @gluon.jit
-def load_few(
-    few_ptr, stride, stride_s, first, num_rows,
-    S: gl.constexpr, BLOCK_S: gl.constexpr, LAYOUT: gl.constexpr,
-):  # fmt: skip
+def load_few(cta, first, BLOCK_S: gl.constexpr, LAYOUT: gl.constexpr):
     """Rows of the gradient of the projection with few outputs, from the ``first`` on."""
     r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))
     s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, LAYOUT))
     return gl.load(
-        few_ptr + (r.to(gl.int64) * stride)[:, None] + (s * stride_s)[None, :],
-        mask=(r < num_rows)[:, None] & (s < S)[None, :],
+        cta.few_ptr + (r.to(gl.int64) * cta.few_stride)[:, None] + (s * cta.few_stride_s)[None, :],
+        mask=(r < cta.num_rows)[:, None] & (s < cta.S)[None, :],
         other=0.0,
     )
 
 
 @gluon.jit
-def multiply(
-    n, bias_sums, few, ones, few_tile, few_rows, w, rings, few_weight, few_full, first_scale,
-    S: gl.constexpr, BLOCKS: gl.constexpr, SCALED: gl.constexpr, FIRST: gl.constexpr,
-    BLOCK_C: gl.constexpr, FEW: gl.constexpr, STAGES: gl.constexpr, HAS_FEW: gl.constexpr,
-):  # fmt: skip
+def multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST: gl.constexpr):
     """Gradient of the normalised rows of the ``n``-th tile, and ``bias_sums`` with its rows.
 
     Blocks of outputs before ``FIRST`` have no sums; those before ``SCALED`` <= ``FIRST`` were
     multiplied by ``first_scale``.
     """
-    grad_smem, weight_smem, grad_full, grad_empty, weight_full, weight_empty = rings
-    few_ptr, few_stride, few_stride_s, first, num_rows = few_rows
     THIN: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [2, 2], [0, 1])
-    grad_normed = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, mma_layout(BLOCK_C))
+    grad_normed = gl.full([ROWS, cta.BLOCK_C], 0.0, gl.float32, mma_layout(cta.BLOCK_C))
     for block in range(FIRST):
-        i = n * BLOCKS + block
-        slot = i % STAGES
+        i = n * cta.BLOCKS + block
+        slot = i % cta.STAGES
         place = 2 * slot + w
-        mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
-        mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
-        grad_normed = mma(grad_smem.index(place), weight_smem.index(slot), grad_normed)
-        mbarrier.arrive(weight_empty.index(slot))
-        mbarrier.arrive(grad_empty.index(place))
-        if SCALED > 0:
-            if block == SCALED - 1:
-                grad_normed *= first_scale
+        mbarrier.wait(cta.weight_full.index(slot), (i // cta.STAGES) & 1)
+        mbarrier.wait(cta.grad_full.index(place), (i // cta.STAGES) & 1)
+        grad_normed = mma(cta.grad_smem.index(place), cta.weight_smem.index(slot), grad_normed)
+        mbarrier.arrive(cta.weight_empty.index(slot))
+        mbarrier.arrive(cta.grad_empty.index(place))
+        if cta.SCALED > 0:
+            if block == cta.SCALED - 1:
+                grad_normed *= cta.first_scale
     added = ()
-    for block in gl.static_range(FIRST, BLOCKS):
-        i = n * BLOCKS + block
-        slot = i % STAGES
+    for block in gl.static_range(FIRST, cta.BLOCKS):
+        i = n * cta.BLOCKS + block
+        slot = i % cta.STAGES
         place = 2 * slot + w
-        mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
-        mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
-        transposed = grad_smem.index(place).permute((1, 0))
+        mbarrier.wait(cta.weight_full.index(slot), (i // cta.STAGES) & 1)
+        mbarrier.wait(cta.grad_full.index(place), (i // cta.STAGES) & 1)
+        transposed = cta.grad_smem.index(place).permute((1, 0))
         bias_sum = mma(transposed, ones, bias_sums[block - FIRST], is_async=True)
         added = added + (bias_sum,)
         grad_normed = mma(
-            grad_smem.index(place), weight_smem.index(slot), grad_normed, is_async=True
+            cta.grad_smem.index(place), cta.weight_smem.index(slot), grad_normed, is_async=True
         )
         if block > FIRST:
             # This block's two products may be under way; those of the block before are done.
             grad_normed = mma_wait(1, [grad_normed])
-            before = (i - 1) % STAGES
-            mbarrier.arrive(weight_empty.index(before))
-            mbarrier.arrive(grad_empty.index(2 * before + w))
-    if HAS_FEW:
+            before = (i - 1) % cta.STAGES
+            mbarrier.arrive(cta.weight_empty.index(before))
+            mbarrier.arrive(cta.grad_empty.index(2 * before + w))
+    if cta.HAS_FEW:
         # The left operand of this product; in shared memory, the right one of another.
-        few_tile.store(load_few(few_ptr, few_stride, few_stride_s, first, num_rows, S, FEW, THIN))
-        mbarrier.wait(few_full, 0)
-        grad_normed = mma(few, few_weight, grad_normed, is_async=True)
+        few_tile.store(load_few(cta, first, cta.FEW, THIN))
+        mbarrier.wait(cta.few_full, 0)
+        grad_normed = mma(few, cta.few_weight, grad_normed, is_async=True)
     waited = mma_wait(0, (grad_normed,) + added)
     grad_normed = waited[0]
     bias_sums = ()
-    for block in gl.static_range(FIRST, BLOCKS):
+    for block in gl.static_range(FIRST, cta.BLOCKS):
         bias_sums = bias_sums + (waited[1 + block - FIRST],)
-    before = (n * BLOCKS + BLOCKS - 1) % STAGES
-    mbarrier.arrive(weight_empty.index(before))
-    mbarrier.arrive(grad_empty.index(2 * before + w))
+    before = (n * cta.BLOCKS + cta.BLOCKS - 1) % cta.STAGES
+    mbarrier.arrive(cta.weight_empty.index(before))
+    mbarrier.arrive(cta.grad_empty.index(2 * before + w))
     return grad_normed, bias_sums
 
 
 @gluon.jit
-def write_sums(
-    sums, norm_sums, bias_sums, weight_sum, few_scale, w,
-    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr,
-    FIRST: gl.constexpr, FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr,
-    BLOCK_P: gl.constexpr, FEW: gl.constexpr, HAS_FEW: gl.constexpr,
-):  # fmt: skip
+def write_sums(w, norm_sums, bias_sums, weight_sum, cta, FIRST: gl.constexpr):
     """A warp group's sums over its rows, to memory: its row of ``sums``."""
-    TRANSPOSED: gl.constexpr = mma_layout(FEW)
+    TRANSPOSED: gl.constexpr = mma_layout(cta.FEW)
     BIAS: gl.constexpr = mma_layout(ONES)
     worker = 2 * gl.program_id(0) + w
-    sums += worker * (2 * C + P - FIRST_BIASED + S * C)
+    sums = cta.sums + worker * (2 * cta.C + cta.P - cta.FIRST_BIASED + cta.S * cta.C)
     # All columns of a product with ones are the same.
     one = gl.arange(0, ONES, layout=gl.SliceLayout(0, BIAS))[None, :]
-    for part in gl.static_range(BLOCK_C // PART):
+    for part in gl.static_range(cta.BLOCK_C // PART):
         c = part * PART + gl.arange(0, PART, layout=gl.SliceLayout(1, BIAS))[:, None] + one
-        inside = (c < C) & (one == 0)
+        inside = (c < cta.C) & (one == 0)
         gl.store(sums + c, norm_sums[2 * part], mask=inside)
-        gl.store(sums + C + c, norm_sums[2 * part + 1], mask=inside)
-    for block in gl.static_range(FIRST, BLOCKS):
-        p = block * BLOCK_P + gl.arange(0, BLOCK_P, layout=gl.SliceLayout(1, BIAS))[:, None] + one
-        inside = (p >= FIRST_BIASED) & (p < P) & (one == 0)
-        gl.store(sums + 2 * C + p - FIRST_BIASED, bias_sums[block - FIRST], mask=inside)
-    if HAS_FEW:
-        c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, TRANSPOSED))
-        s = gl.arange(0, FEW, layout=gl.SliceLayout(0, TRANSPOSED))
+        gl.store(sums + cta.C + c, norm_sums[2 * part + 1], mask=inside)
+    for block in gl.static_range(FIRST, cta.BLOCKS):
+        p = (
+            block * cta.BLOCK_P
+            + gl.arange(0, cta.BLOCK_P, layout=gl.SliceLayout(1, BIAS))[:, None]
+            + one
+        )
+        inside = (p >= cta.FIRST_BIASED) & (p < cta.P) & (one == 0)
+        gl.store(sums + 2 * cta.C + p - cta.FIRST_BIASED, bias_sums[block - FIRST], mask=inside)
+    if cta.HAS_FEW:
+        c = gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, TRANSPOSED))
+        s = gl.arange(0, cta.FEW, layout=gl.SliceLayout(0, TRANSPOSED))
         gl.store(
-            sums + 2 * C + P - FIRST_BIASED + s[None, :] * C + c[:, None],
-            weight_sum * few_scale,
-            mask=(c < C)[:, None] & (s < S)[None, :],
+            sums + 2 * cta.C + cta.P - cta.FIRST_BIASED + s[None, :] * cta.C + c[:, None],
+            weight_sum * cta.few_scale,
+            mask=(c < cta.C)[:, None] & (s < cta.S)[None, :],
         )
 
 
 @gluon.jit
-def compute(
-    w, args,
-    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr, SCALED: gl.constexpr,
-    FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr,
-    BLOCK_S: gl.constexpr, FEW: gl.constexpr, STAGES: gl.constexpr,
-    HAS_THROUGH: gl.constexpr, HAS_FEW: gl.constexpr,
-):  # fmt: skip
+def compute(w, cta):
     """Warp group ``w``."""
-    (
-        norm_smem, stats, sums, first_scale, few_scale, few_ptr, few_stride, few_stride_s,
-        normed_desc, grad_x_desc,
-        grad_smem, weight_smem, few_weight, few_smem, ones_smem, spare_smem, x_smem, through_smem,
-        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, few_full,
-        num_rows, num_tiles,
-    ) = args  # fmt: skip
-    OUT: gl.constexpr = mma_layout(BLOCK_C)
+    OUT: gl.constexpr = mma_layout(cta.BLOCK_C)
     A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    TRANSPOSED: gl.constexpr = mma_layout(FEW)
+    TRANSPOSED: gl.constexpr = mma_layout(cta.FEW)
     ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(PART))
     BIAS: gl.constexpr = mma_layout(ONES)
     # Blocks that are summed too: the last one at least.
-    FIRST: gl.constexpr = min(FIRST_BIASED, P - 1) // BLOCK_P
-    weight_sum = gl.full([BLOCK_C, FEW], 0.0, gl.float32, TRANSPOSED)
+    FIRST: gl.constexpr = min(cta.FIRST_BIASED, cta.P - 1) // cta.BLOCK_P
+    weight_sum = gl.full([cta.BLOCK_C, cta.FEW], 0.0, gl.float32, TRANSPOSED)
     norm_sums = ()
-    for _sum in gl.static_range(2 * (BLOCK_C // PART)):
+    for _sum in gl.static_range(2 * (cta.BLOCK_C // PART)):
         norm_sums = norm_sums + (gl.full([PART, ONES], 0.0, gl.float32, BIAS),)
     bias_sums = ()
-    for _biased in gl.static_range(FIRST, BLOCKS):
-        bias_sums = bias_sums + (gl.full([BLOCK_P, ONES], 0.0, gl.float32, BIAS),)
-    rings = grad_smem, weight_smem, grad_full, grad_empty, weight_full, weight_empty
-    tiles = (num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+    for _biased in gl.static_range(FIRST, cta.BLOCKS):
+        bias_sums = bias_sums + (gl.full([cta.BLOCK_P, ONES], 0.0, gl.float32, BIAS),)
+    tiles = (cta.num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
     for n in range(tiles):
         first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
         # Always 0, and the compiler does not know it: what it finds the same in all iterations, as
         # places in shared memory, it keeps in registers, of which there are none left.
         zero = n >> 28
-        ones, spare = ones_smem.index(zero), spare_smem.index(w + zero)
-        x_tile, grad_tile = x_smem.index(w + zero), through_smem.index(w + zero)
-        few_tile = few_smem.index(w + zero)
+        ones, spare = cta.ones_smem.index(zero), cta.spare_smem.index(w + zero)
+        x_tile, grad_tile = cta.x_smem.index(w + zero), cta.through_smem.index(w + zero)
+        few_tile = cta.few_smem.index(w + zero)
         # Loaded long before they are used.
         row = first + gl.arange(0, ROWS, layout=ROW)
-        mean = gl.load(stats + row, mask=row < num_rows, other=0.0)
-        rstd = gl.load(stats + num_rows + row, mask=row < num_rows, other=0.0)
+        mean = gl.load(cta.stats + row, mask=row < cta.num_rows, other=0.0)
+        rstd = gl.load(cta.stats + cta.num_rows + row, mask=row < cta.num_rows, other=0.0)
         few = few_tile  # for want of another; nothing looks at it
-        if HAS_FEW:
-            few = load_few(few_ptr, few_stride, few_stride_s, first, num_rows, S, BLOCK_S, A)
-            few = (widen(few) * few_scale).to(few.dtype)
-        few_rows = few_ptr, few_stride, few_stride_s, first, num_rows
-        grad_normed, bias_sums = multiply(
-            n, bias_sums, few, ones, few_tile, few_rows, w, rings, few_weight, few_full,
-            first_scale, S, BLOCKS, SCALED, FIRST, BLOCK_C, FEW, STAGES, HAS_FEW,
-        )  # fmt: skip
-        mbarrier.wait(rows_full.index(w), n & 1)
+        if cta.HAS_FEW:
+            few = load_few(cta, first, cta.BLOCK_S, A)
+            few = (widen(few) * cta.few_scale).to(few.dtype)
+        grad_normed, bias_sums = multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST)
+        mbarrier.wait(cta.rows_full.index(w), n & 1)
         norm_sums = normalise_backward(
-            grad_normed, x_tile, grad_tile, norm_smem, mean, rstd, norm_sums, spare, ones,
-            C, BLOCK_C, HAS_THROUGH,
-        )  # fmt: skip
+            grad_normed, x_tile, grad_tile, mean, rstd, norm_sums, spare, ones, cta
+        )
         fence_async_shared()
         # The tile that was written last goes first: so all threads' fences come before both copies.
-        async_store(grad_x_desc, [first, 0], grad_tile)
-        async_store(normed_desc, [first, 0], x_tile)
-        if HAS_FEW:
+        async_store(cta.grad_x_desc, [first, 0], grad_tile)
+        async_store(cta.normed_desc, [first, 0], x_tile)
+        if cta.HAS_FEW:
             weight_sum = mma(x_tile.permute((1, 0)), few_tile, weight_sum)
         tma.store_wait(0)
-        mbarrier.arrive(rows_empty.index(w))
-    write_sums(
-        sums, norm_sums, bias_sums, weight_sum, few_scale, w,
-        C, P, S, BLOCKS, FIRST, FIRST_BIASED, BLOCK_C, BLOCK_P, FEW, HAS_FEW,
-    )  # fmt: skip
+        mbarrier.arrive(cta.rows_empty.index(w))
+    write_sums(w, norm_sums, bias_sums, weight_sum, cta, FIRST)
 
 
 @gluon.jit
@@ -344,7 +304,7 @@ def projection_backward_hopper_kernel(
     """
     dtype: gl.constexpr = x_desc.dtype
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
-    FEW: gl.constexpr = few_width(S)
+    FEW: gl.constexpr = few_block(S)
     few_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, FEW], gl.bfloat16)
     grad_smem = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, BLOCK_P], grad_desc.layout)
     weight_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_P, BLOCK_C], weight_desc.layout)
@@ -366,45 +326,21 @@ def projection_backward_hopper_kernel(
     norm_smem.index(0).store(scale)
     shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
     norm_smem.index(1).store(shift)
-    grad_full, grad_empty = barrier_pair(2 * STAGES, 1)
-    weight_full, weight_empty = barrier_pair(STAGES, 2)
-    rows_full, rows_empty = barrier_pair(2, 1)
+    grad_full, grad_empty = new_barriers(2 * STAGES, 1), new_barriers(2 * STAGES, 1)
+    weight_full, weight_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
+    rows_full, rows_empty = new_barriers(2, 1), new_barriers(2, 1)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
     few_full = new_barriers(1, 1).index(0) if HAS_FEW else rows_full.index(0)
     fence_async_shared()
     rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
-    load_args = (
-        grad_desc, weight_desc, few_desc, x_desc, through_desc,
-        grad_smem, weight_smem, few_weight, x_smem, through_smem,
-        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, few_full, tiles,
-    )  # fmt: skip
-    args = (
-        norm_smem, stats, sums,
-        first_scale, few_scale, few_ptr, gl.to_tensor(few_stride), gl.to_tensor(few_stride_s),
-        normed_desc, grad_x_desc,
-        grad_smem, weight_smem, few_weight, few_smem, ones_smem, spare_smem, x_smem, through_smem,
-        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, few_full,
-        rows, tiles,
-    )  # fmt: skip
-    # fmt: off
-    gl.warp_specialize(
-        [
-            (compute, (
-                gl.to_tensor(0), args, C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P,
-                BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_FEW,
-            )),
-            (compute, (
-                gl.to_tensor(1), args, C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P,
-                BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_FEW,
-            )),
-            (load, (
-                load_args, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, HAS_THROUGH, HAS_FEW,
-            )),
-        ],
-        [4, 1],
-        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
-    )
-    # fmt: on
+    two_groups(Cta(
+        norm_smem, stats, sums, first_scale, few_scale, few_ptr, gl.to_tensor(few_stride),
+        gl.to_tensor(few_stride_s), normed_desc, grad_x_desc, grad_smem, weight_smem, few_weight,
+        few_smem, ones_smem, spare_smem, x_smem, through_smem, grad_full, grad_empty, weight_full,
+        weight_empty, rows_full, rows_empty, few_full, rows, tiles, grad_desc, weight_desc,
+        few_desc, x_desc, through_desc, C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P,
+        BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_FEW, GROUP_REGISTERS,
+    ), compute, load, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def backward(

@@ -14,6 +14,7 @@ Sizes are at most those of the tiles; beyond an operand's end TMA reads zeros an
 nothing.
 """
 
+from collections import namedtuple
 from math import prod
 
 import torch
@@ -24,7 +25,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, wait_full, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, wait_full, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.outer_product.arguments import (
     EPS,
@@ -43,6 +44,14 @@ SIZE_M = gl.constexpr(128)
 SIZE_N = gl.constexpr(128)
 SIZE_D = gl.constexpr(32)
 PART_M = gl.constexpr(32)
+
+Cta = namedtuple(
+    "Cta",
+    "out_desc second outs count bias first_smem second_smem third_smem z_smem full empty "
+    "z_full z_empty second_full second_empty chains count_x count_y descs second_desc z_desc "
+    "STAGES MEAN EPS GROUP_REGISTERS",
+)
+"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
@@ -98,43 +107,42 @@ def following_tile(tile, chain):
 
 
 @gluon.jit
-def load(args, STAGES: gl.constexpr, MEAN: gl.constexpr):
+def load(cta):
     """The loader warp."""
-    descs, second_desc, z_desc, smem, barriers, z_barriers, second_barriers, chains = args
-    first_smem, second_smem, third_smem, z_smem = smem
-    full, empty = barriers
-    z_full, z_empty = z_barriers
-    second_full, second_empty = second_barriers
     i, n = gl.to_tensor(0), gl.to_tensor(0)
     first_tile = gl.program_id(0)
-    for which in gl.static_range(1 if MEAN else 2):
-        first_desc, third_desc = descs[which]
-        chain = chains[which]
+    for which in gl.static_range(1 if cta.MEAN else 2):
+        first_desc, third_desc = cta.descs[which]
+        chain = cta.chains[which]
         for tile in range(first_tile, num_tiles(chain), gl.num_programs(0)):
             x, y, _, start, end = place(tile, chain)
-            if MEAN:
+            if cta.MEAN:
                 for w in gl.static_range(2):
                     at = n % 2 * 2 + w
-                    mbarrier.wait(second_empty.index(at), ((n // 2) & 1) ^ 1)
-                    ready = second_full.index(at)
+                    mbarrier.wait(cta.second_empty.index(at), ((n // 2) & 1) ^ 1)
+                    ready = cta.second_full.index(at)
                     mbarrier.expect(ready, GROUP_Y * SIZE_D * SIZE_M * 2)
-                    async_load(second_desc, [y + w * GROUP_Y, 0, 0], ready, second_smem.index(at))
+                    async_load(
+                        cta.second_desc, [y + w * GROUP_Y, 0, 0], ready, cta.second_smem.index(at)
+                    )
             for k in range(start, end):
-                slot = i % STAGES
-                bar = full.index(slot)
-                at_k = [0, k, 0] if MEAN else [k, 0, 0]
-                mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
+                slot = i % cta.STAGES
+                bar = cta.full.index(slot)
+                at_k = [0, k, 0] if cta.MEAN else [k, 0, 0]
+                mbarrier.wait(cta.empty.index(slot), ((i // cta.STAGES) & 1) ^ 1)
                 mbarrier.expect(bar, (ROWS * SIZE_M + SIZE_N * SIZE_D) * 2)
-                async_load(first_desc, [k, x, 0], bar, first_smem.index(slot))
-                async_load(third_desc, at_k, bar, third_smem.index(slot))
+                async_load(first_desc, [k, x, 0], bar, cta.first_smem.index(slot))
+                async_load(third_desc, at_k, bar, cta.third_smem.index(slot))
                 i += 1
-            if MEAN:
+            if cta.MEAN:
                 for w in gl.static_range(2):
-                    mbarrier.wait(z_empty.index(w), (n & 1) ^ 1)
-                    mbarrier.expect(z_full.index(w), GROUP_Y * ROWS * SIZE_N * 2)
+                    mbarrier.wait(cta.z_empty.index(w), (n & 1) ^ 1)
+                    mbarrier.expect(cta.z_full.index(w), GROUP_Y * ROWS * SIZE_N * 2)
                     for part in gl.static_range(GROUP_Y):
                         at = w * GROUP_Y + part
-                        async_load(z_desc, [x, y + at, 0], z_full.index(w), z_smem.index(at))
+                        async_load(
+                            cta.z_desc, [x, y + at, 0], cta.z_full.index(w), cta.z_smem.index(at)
+                        )
             n += 1
         first_tile = following_tile(first_tile, chain)
 
@@ -188,19 +196,19 @@ def multiply_inner(inner, third_smem, slot, left_out, right_out, MEAN: gl.conste
 
 
 @gluon.jit
-def write_mean(total, tile, out_desc, count, bias, x, y, sizes, count_strides, EPS: gl.constexpr):
+def write_mean(total, tile, x, y, sizes, cta):
     """``z + (total + bias) / count``, z in the tile, to memory."""
     L: gl.constexpr = mma_layout(SIZE_N)
     size_x, size_y, _, _, size_n, _ = sizes
     row = x + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
     n = gl.arange(0, SIZE_N, layout=gl.SliceLayout(0, L))
-    at = row * count_strides[0] + y * count_strides[1]
-    number = gl.load(count + at, mask=(row < size_x) & (y < size_y), other=1.0).to(gl.float32)
-    total += gl.load(bias + n, mask=n < size_n, other=0.0).to(gl.float32)[None, :]
+    at = row * cta.count_x + y * cta.count_y
+    number = gl.load(cta.count + at, mask=(row < size_x) & (y < size_y), other=1.0).to(gl.float32)
+    total += gl.load(cta.bias + n, mask=n < size_n, other=0.0).to(gl.float32)[None, :]
     flat = tile.reshape([ROWS, SIZE_N])
-    flat.store((widen(flat.load(L)) + total / (number + EPS)[:, None]).to(tile.dtype))
+    flat.store((widen(flat.load(L)) + total / (number + cta.EPS)[:, None]).to(tile.dtype))
     fence_async_shared()
-    async_store(out_desc, [x, y, 0], tile)
+    async_store(cta.out_desc, [x, y, 0], tile)
 
 
 @gluon.jit
@@ -217,71 +225,61 @@ def write_part(total, out, x, y, split, chain):
 
 
 @gluon.jit
-def compute(
-    w: gl.constexpr, args, STAGES: gl.constexpr, MEAN: gl.constexpr, EPS: gl.constexpr
-):  # fmt: skip
+def compute(w: gl.constexpr, cta):
     """Warp group ``w``."""
-    (
-        out_desc, second, outs, count, bias, smem, barriers, z_barriers, second_barriers,
-        chains, count_strides,
-    ) = args  # fmt: skip
-    first_smem, second_smem, third_smem, z_smem = smem
-    full, empty = barriers
-    z_full, z_empty = z_barriers
-    second_full, second_empty = second_barriers
     zero = gl.full([ROWS, GROUP_Y * SIZE_D], 0.0, gl.float32, mma_layout(GROUP_Y * SIZE_D))
     i, n = gl.to_tensor(0), gl.to_tensor(0)
     first_tile = gl.program_id(0)
-    for which in gl.static_range(1 if MEAN else 2):
-        chain = chains[which]
+    for which in gl.static_range(1 if cta.MEAN else 2):
+        chain = cta.chains[which]
         sizes = chain[0]
         for tile in range(first_tile, num_tiles(chain), gl.num_programs(0)):
             x, y, split, start, end = place(tile, chain)
             y += w * GROUP_Y
             at = n % 2 * 2 + w
-            if MEAN:
-                mbarrier.wait(second_full.index(at), (n // 2) & 1)
-                second_tile = second_smem.index(at).reshape([GROUP_Y * SIZE_D, SIZE_M])
+            if cta.MEAN:
+                mbarrier.wait(cta.second_full.index(at), (n // 2) & 1)
+                second_tile = cta.second_smem.index(at).reshape([GROUP_Y * SIZE_D, SIZE_M])
                 second_tile = second_tile.permute((1, 0))
             else:
-                second_tile = second_smem.index(w)
-                keep_second(second, second_tile, y, chain, which == 1)
+                second_tile = cta.second_smem.index(w)
+                keep_second(cta.second, second_tile, y, chain, which == 1)
             left = gl.full([ROWS, SIZE_N], 0.0, gl.float32, mma_layout(SIZE_N))
             right = left
-            slot = wait_full(full, i, STAGES)
-            first = first_smem.index(slot).reshape([ROWS, SIZE_M])
+            slot = wait_full(cta.full, i)
+            first = cta.first_smem.index(slot).reshape([ROWS, SIZE_M])
             inner = mma(first, second_tile, zero, use_acc=False)
-            if MEAN:
+            if cta.MEAN:
                 if n > 0:
                     tma.store_wait(0)  # the last tile's result
-                    mbarrier.arrive(z_empty.index(w))
+                    mbarrier.arrive(cta.z_empty.index(w))
             for _ in range(start + 1, end):
-                left, right = multiply_inner(inner, third_smem, slot, left, right, MEAN)
+                left, right = multiply_inner(inner, cta.third_smem, slot, left, right, cta.MEAN)
                 i += 1
-                following = wait_full(full, i, STAGES)
-                first = first_smem.index(following).reshape([ROWS, SIZE_M])
+                following = wait_full(cta.full, i)
+                first = cta.first_smem.index(following).reshape([ROWS, SIZE_M])
                 inner = mma(first, second_tile, zero, use_acc=False, is_async=True)
                 # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
                 left, right, inner = mma_wait(0, [left, right, inner])
-                mbarrier.arrive(empty.index(slot))
+                mbarrier.arrive(cta.empty.index(slot))
                 slot = following
-            left, right = multiply_inner(inner, third_smem, slot, left, right, MEAN)
+            left, right = multiply_inner(inner, cta.third_smem, slot, left, right, cta.MEAN)
             left, right = mma_wait(0, [left, right])
-            mbarrier.arrive(empty.index(slot))
+            mbarrier.arrive(cta.empty.index(slot))
             i += 1
-            if MEAN:
-                mbarrier.arrive(second_empty.index(at))
-                mbarrier.wait(z_full.index(w), n & 1)
-                into = z_smem.index(w * GROUP_Y)
-                write_mean(left, into, out_desc, count, bias, x, y, sizes, count_strides, EPS)
-                into = z_smem.index(w * GROUP_Y + 1)
-                write_mean(right, into, out_desc, count, bias, x, y + 1, sizes, count_strides, EPS)
+            if cta.MEAN:
+                mbarrier.arrive(cta.second_empty.index(at))
+                mbarrier.wait(cta.z_full.index(w), n & 1)
+                into = cta.z_smem.index(w * GROUP_Y)
+                write_mean(left, into, x, y, sizes, cta)
+                into = cta.z_smem.index(w * GROUP_Y + 1)
+                write_mean(right, into, x, y + 1, sizes, cta)
             else:
-                write_part(left, outs[which], x, y, split, chain)
-                write_part(right, outs[which], x, y + 1, split, chain)
+                write_part(left, cta.outs[which], x, y, split, chain)
+                write_part(right, cta.outs[which], x, y + 1, split, chain)
             n += 1
         first_tile = following_tile(first_tile, chain)
-    if MEAN:
+    if cta.MEAN:
         tma.store_wait(0)
 
 
@@ -318,31 +316,22 @@ def chained_products_kernel(
         )
     places: gl.constexpr = 2 * GROUP_Y if MEAN else 1
     z_smem = gl.allocate_shared_memory(dtype, [places, ROWS, 1, SIZE_N], z_desc.layout)
-    barriers = barrier_pair(STAGES, 2)
+    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
     if MEAN:
-        z_barriers = barrier_pair(2, 1)
-        second_barriers = barrier_pair(4, 1)
+        z_full, z_empty = new_barriers(2, 1), new_barriers(2, 1)
+        second_full, second_empty = new_barriers(4, 1), new_barriers(4, 1)
     else:
-        z_barriers, second_barriers = barriers, barriers
+        z_full, z_empty, second_full, second_empty = full, empty, full, empty
     fence_async_shared()
     chains = both_chains(sizes, second_strides, (tiling, other_tiling))
     descs = (first_desc, third_desc), (other_first_desc, other_third_desc)
-    smem = first_smem, second_smem, third_smem, z_smem
-    load_args = descs, second_desc, z_desc, smem, barriers, z_barriers, second_barriers, chains
-    args = (
-        out_desc, second, (out, other_out), count, bias, smem, barriers, z_barriers,
-        second_barriers, chains, count_strides,
-    )  # fmt: skip
-    gl.warp_specialize(
-        [
-            (compute, (0, args, STAGES, MEAN, EPS)),
-            (compute, (1, args, STAGES, MEAN, EPS)),
-            (load, (load_args, STAGES, MEAN)),
-        ],
-        [4, 1],
-        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
-    )
+    count_x, count_y = count_strides
+    two_groups(Cta(
+        out_desc, second, (out, other_out), count, bias, first_smem, second_smem, third_smem,
+        z_smem, full, empty, z_full, z_empty, second_full, second_empty, chains, count_x, count_y,
+        descs, second_desc, z_desc, STAGES, MEAN, EPS, GROUP_REGISTERS,
+    ), compute, load)  # fmt: skip
 
 
 def mean_products(chain: Chain, mean: Mean, sizes: Sizes) -> None:

@@ -8,6 +8,8 @@ In each step the outer product of the next pair and the product of this one are 
 together.
 """
 
+from collections import namedtuple
+
 import torch
 import triton
 from torch import Tensor
@@ -17,11 +19,10 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels.compiler import async_load, mma, mma_wait, reinterpret
 from scalefold_kernels.gluon import (
-    REGISTERS,
     ROWS,
-    barrier_pair,
     mma_layout,
     new_barriers,
+    two_groups,
     wait_empty,
     wait_full,
 )
@@ -40,28 +41,31 @@ SIZE_S = gl.constexpr(128)
 COLUMNS = gl.constexpr(128)
 """c and i of a group, and c and d."""
 
+Cta = namedtuple(
+    "Cta",
+    "out a_smem b_smem grad_smem outer_smem a_full full empty size_c size_z size_j "
+    "j_per_split a_desc b_desc grad_desc STAGES GROUP_REGISTERS",
+)
+"""What warps of a CTA share, see `gluon`."""
+
 
 @gluon.jit
-def load(args, STAGES: gl.constexpr):
+def load(cta):
     """The loader warp."""
-    (
-        a_desc, b_desc, grad_desc, a_smem, b_smem, grad_smem, a_full, full, empty,
-        size_j, j_per_split,
-    ) = args  # fmt: skip
     c, i = gl.program_id(0) * 2 * GROUP_C, gl.program_id(1) * BLOCK_I
     for w in gl.static_range(2):
-        mbarrier.expect(a_full.index(w), COLUMNS * SIZE_S * 2)
-        async_load(a_desc, [c + w * GROUP_C, i, 0], a_full.index(w), a_smem.index(w))
-    start = gl.program_id(2) * j_per_split
+        mbarrier.expect(cta.a_full.index(w), COLUMNS * SIZE_S * 2)
+        async_load(cta.a_desc, [c + w * GROUP_C, i, 0], cta.a_full.index(w), cta.a_smem.index(w))
+    start = gl.program_id(2) * cta.j_per_split
     bytes: gl.constexpr = PAIR * (SIZE_D * SIZE_S + 2 * BLOCK_I * ROWS) * 2
     n = gl.to_tensor(0)
-    for j in range(start, gl.minimum(start + j_per_split, size_j), PAIR):
-        slot, bar = wait_empty(full, empty, n, bytes, STAGES)
-        async_load(b_desc, [j, 0, 0], bar, b_smem.index(slot))
+    for j in range(start, gl.minimum(start + cta.j_per_split, cta.size_j), PAIR):
+        slot, bar = wait_empty(cta.full, cta.empty, n, bytes)
+        async_load(cta.b_desc, [j, 0, 0], bar, cta.b_smem.index(slot))
         for part in gl.static_range(2 * PAIR):
             async_load(
-                grad_desc, [j + part // 2, i, part % 2 * ROWS], bar,
-                grad_smem.index(2 * PAIR * slot + part),
+                cta.grad_desc, [j + part // 2, i, part % 2 * ROWS], bar,
+                cta.grad_smem.index(2 * PAIR * slot + part),
             )  # fmt: skip
         n += 1
 
@@ -115,36 +119,32 @@ def write(total, out, z, c, size_c, size_z):
 
 
 @gluon.jit
-def compute(w: gl.constexpr, args, STAGES: gl.constexpr):
+def compute(w: gl.constexpr, cta):
     """Warp group ``w``."""
-    (
-        out, a_smem, b_smem, grad_smem, outer_smem, a_full, full, empty,
-        size_c, size_z, size_j, j_per_split,
-    ) = args  # fmt: skip
-    start = gl.program_id(2) * j_per_split
-    num_pairs = (gl.minimum(start + j_per_split, size_j) - start + PAIR - 1) // PAIR
+    start = gl.program_id(2) * cta.j_per_split
+    num_pairs = (gl.minimum(start + cta.j_per_split, cta.size_j) - start + PAIR - 1) // PAIR
     low = gl.full([ROWS, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
     high = low
-    a_tile = a_smem.index(w)
-    mbarrier.wait(a_full.index(w), 0)
-    mbarrier.wait(full.index(0), 0)
-    outer = mma_wait(0, [multiply_outer(b_smem, 0, a_tile)])
-    store_outer(outer, outer_smem, w)
+    a_tile = cta.a_smem.index(w)
+    mbarrier.wait(cta.a_full.index(w), 0)
+    mbarrier.wait(cta.full.index(0), 0)
+    outer = mma_wait(0, [multiply_outer(cta.b_smem, 0, a_tile)])
+    store_outer(outer, cta.outer_smem, w)
     slot = gl.to_tensor(0)
     for n in range(1, num_pairs):
-        following = wait_full(full, n, STAGES)
-        outer = multiply_outer(b_smem, following, a_tile)
-        low, high = multiply_grad(grad_smem, slot, outer_smem, w, low, high)
+        following = wait_full(cta.full, n)
+        outer = multiply_outer(cta.b_smem, following, a_tile)
+        low, high = multiply_grad(cta.grad_smem, slot, cta.outer_smem, w, low, high)
         # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
         outer, low, high = mma_wait(0, [outer, low, high])
-        mbarrier.arrive(empty.index(slot))
-        store_outer(outer, outer_smem, w)
+        mbarrier.arrive(cta.empty.index(slot))
+        store_outer(outer, cta.outer_smem, w)
         slot = following
-    low, high = multiply_grad(grad_smem, slot, outer_smem, w, low, high)
+    low, high = multiply_grad(cta.grad_smem, slot, cta.outer_smem, w, low, high)
     low, high = mma_wait(0, [low, high])
     c = (gl.program_id(0) * 2 + w) * GROUP_C
-    write(low, out, 0, c, size_c, size_z)
-    write(high, out, ROWS, c, size_c, size_z)
+    write(low, cta.out, 0, c, cta.size_c, cta.size_z)
+    write(high, cta.out, ROWS, c, cta.size_c, cta.size_z)
 
 
 @gluon.jit
@@ -165,22 +165,13 @@ def weight_gradient_kernel(
     )
     outer_smem = gl.allocate_shared_memory(dtype, [2 * PAIR, COLUMNS, BLOCK_I], outer_layout)
     a_full = new_barriers(2, 1)
-    full, empty = barrier_pair(STAGES, 2)
+    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     fence_async_shared()
     num_j, per_split = gl.to_tensor(size_j), gl.to_tensor(j_per_split)
-    load_args = (
-        a_desc, b_desc, grad_desc, a_smem, b_smem, grad_smem, a_full, full, empty,
-        num_j, per_split,
-    )  # fmt: skip
-    args = (
-        out, a_smem, b_smem, grad_smem, outer_smem, a_full, full, empty,
-        gl.to_tensor(size_c), gl.to_tensor(size_z), num_j, per_split,
-    )  # fmt: skip
-    gl.warp_specialize(
-        [(compute, (0, args, STAGES)), (compute, (1, args, STAGES)), (load, (load_args, STAGES))],
-        [4, 1],
-        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
-    )
+    two_groups(Cta(
+        out, a_smem, b_smem, grad_smem, outer_smem, a_full, full, empty, gl.to_tensor(size_c),
+        gl.to_tensor(size_z), num_j, per_split, a_desc, b_desc, grad_desc, STAGES, GROUP_REGISTERS,
+    ), compute, load)  # fmt: skip
 
 
 def weight_gradient_parts(grad_IJZ: Tensor, factors: Factors) -> Tensor:

@@ -1,5 +1,7 @@
 """Forward of the transition on Hopper GPUs; see `parts`."""
 
+from collections import namedtuple
+
 import triton
 from torch import Tensor
 from triton.experimental import gluon
@@ -8,32 +10,33 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_store, mma, mma_wait
-from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_full, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, wait_full, widen
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.transition.hopper.parts import load_bias, load_next, relu, width_of
 from scalefold_kernels.ops.transition.op import Kept, Parameters, shape_class
 from scalefold_kernels.tma import num_ctas, tiles_of
 
+Cta = namedtuple(
+    "Cta",
+    "norm_weight norm_bias up_bias down_bias out_desc normed_desc stats x_smem up_smem "
+    "down_smem x_full x_empty up_full up_empty down_full down_empty turns num_rows num_tiles "
+    "x_desc up_desc down_desc C H EPS BLOCK_C BLOCK_H STAGES PLACES KEEP GROUP_REGISTERS",
+)
+"""What warps of a CTA share, see `gluon`."""
+
 
 @gluon.jit
-def load(
-    args,
-    H: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
-):  # fmt: skip
+def load(cta):
     """The loader warp."""
-    (
-        x_desc, up_desc, down_desc, x_smem, up_smem, down_smem,
-        x_full, x_empty, up_full, up_empty, down_full, down_empty, num_tiles,
-    ) = args  # fmt: skip
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
-    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+    for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         for w in gl.static_range(2):
             at = [(2 * tile + w) * ROWS, 0]
-            n = load_next(x_desc, at, x_smem, x_full, x_empty, n, PLACES)
-        for h in range(0, H, BLOCK_H):
-            load_next(up_desc, [h, 0], up_smem, up_full, up_empty, i, STAGES)
-            i = load_next(down_desc, [0, h], down_smem, down_full, down_empty, i, STAGES)
+            n = load_next(cta.x_desc, at, cta.x_smem, cta.x_full, cta.x_empty, n)
+        for h in range(0, cta.H, cta.BLOCK_H):
+            load_next(cta.up_desc, [h, 0], cta.up_smem, cta.up_full, cta.up_empty, i)
+            i = load_next(cta.down_desc, [0, h], cta.down_smem, cta.down_full, cta.down_empty, i)
 
 
 @gluon.constexpr_function
@@ -78,85 +81,75 @@ def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: g
 
 
 @gluon.jit
-def compute(
-    w: gl.constexpr, args,
-    C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
-    KEEP: gl.constexpr,
-):  # fmt: skip
+def compute(w: gl.constexpr, cta):
     """Warp group ``w``."""
-    (
-        norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats,
-        x_smem, up_smem, down_smem,
-        x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, num_rows, num_tiles,
-    ) = args  # fmt: skip
-    HIDDEN: gl.constexpr = mma_layout(BLOCK_H)
-    OUT: gl.constexpr = mma_layout(BLOCK_C)
+    HIDDEN: gl.constexpr = mma_layout(cta.BLOCK_H)
+    OUT: gl.constexpr = mma_layout(cta.BLOCK_C)
     A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(part_width(BLOCK_C)))
-    dtype: gl.constexpr = x_smem.dtype
-    last: gl.constexpr = (H - 1) // BLOCK_H * BLOCK_H
-    c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(0, OUT))
-    h = gl.arange(0, BLOCK_H, layout=gl.SliceLayout(0, HIDDEN))
-    zero = gl.full([ROWS, BLOCK_H], 0.0, gl.float32, HIDDEN)
+    ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(part_width(cta.BLOCK_C)))
+    dtype: gl.constexpr = cta.x_smem.dtype
+    last: gl.constexpr = (cta.H - 1) // cta.BLOCK_H * cta.BLOCK_H
+    c = gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(0, OUT))
+    h = gl.arange(0, cta.BLOCK_H, layout=gl.SliceLayout(0, HIDDEN))
+    zero = gl.full([ROWS, cta.BLOCK_H], 0.0, gl.float32, HIDDEN)
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
-    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+    for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = (2 * tile + w) * ROWS
         turn = 2 * n + w
-        place = wait_full(x_full, turn, PLACES)
-        x_tile = x_smem.index(place)
+        place = wait_full(cta.x_full, turn)
+        x_tile = cta.x_smem.index(place)
         x = x_tile.load(OUT)
-        if PLACES > 2:
+        if cta.PLACES > 2:
             if n > 0:
                 # The result of this group's tile before, two turns ago, has left.
                 tma.store_wait(0)
-                mbarrier.arrive(x_empty.index((turn - 2) % PLACES))
-        mean, rstd = normalise(x_tile, norm_weight, norm_bias, C, BLOCK_C, EPS)
+                mbarrier.arrive(cta.x_empty.index((turn - 2) % cta.PLACES))
+        mean, rstd = normalise(x_tile, cta.norm_weight, cta.norm_bias, cta.C, cta.BLOCK_C, cta.EPS)
         fence_async_shared()
-        if KEEP:
-            async_store(normed_desc, [row, 0], x_tile)
+        if cta.KEEP:
+            async_store(cta.normed_desc, [row, 0], x_tile)
             r = row + gl.arange(0, ROWS, layout=ROW)
-            gl.store(stats + r, mean, mask=r < num_rows)
-            gl.store(stats + num_rows + r, rstd, mask=r < num_rows)
+            gl.store(cta.stats + r, mean, mask=r < cta.num_rows)
+            gl.store(cta.stats + cta.num_rows + r, rstd, mask=r < cta.num_rows)
         out = widen(x)
-        slot = wait_full(up_full, i, STAGES)
-        hidden = mma(x_tile, up_smem.index(slot).permute((1, 0)), zero, use_acc=False)
-        mbarrier.arrive(up_empty.index(slot))
-        bias = load_bias(up_bias, 0, h, H, BLOCK_H)
-        for first in range(BLOCK_H, last + BLOCK_H, BLOCK_H):
+        slot = wait_full(cta.up_full, i)
+        hidden = mma(x_tile, cta.up_smem.index(slot).permute((1, 0)), zero, use_acc=False)
+        mbarrier.arrive(cta.up_empty.index(slot))
+        bias = load_bias(cta.up_bias, 0, h, cta.H, cta.BLOCK_H)
+        for first in range(cta.BLOCK_H, last + cta.BLOCK_H, cta.BLOCK_H):
             left = gl.convert_layout(relu(hidden + bias.to(gl.float32)[None, :]), A)
             # The groups take turns with the tensor cores, group 0 first.
-            mbarrier.wait(turns.index(w), ((i - n) & 1) ^ (1 - w))
-            mbarrier.wait(down_full.index(slot), (i // STAGES) & 1)
-            down = down_smem.index(slot).permute((1, 0))
+            mbarrier.wait(cta.turns.index(w), ((i - n) & 1) ^ (1 - w))
+            mbarrier.wait(cta.down_full.index(slot), (i // cta.STAGES) & 1)
+            down = cta.down_smem.index(slot).permute((1, 0))
             out = mma(left, down, out, is_async=True)
             i += 1
-            following = wait_full(up_full, i, STAGES)
-            up = up_smem.index(following).permute((1, 0))
+            following = wait_full(cta.up_full, i)
+            up = cta.up_smem.index(following).permute((1, 0))
             hidden = mma(x_tile, up, zero, use_acc=False, is_async=True)
-            mbarrier.arrive(turns.index(1 - w))
-            bias = load_bias(up_bias, first, h, H, BLOCK_H)
+            mbarrier.arrive(cta.turns.index(1 - w))
+            bias = load_bias(cta.up_bias, first, h, cta.H, cta.BLOCK_H)
             # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
             out, hidden = mma_wait(0, [out, hidden])
-            mbarrier.arrive(down_empty.index(slot))
-            mbarrier.arrive(up_empty.index(following))
+            mbarrier.arrive(cta.down_empty.index(slot))
+            mbarrier.arrive(cta.up_empty.index(following))
             slot = following
         left = gl.convert_layout(relu(hidden + bias.to(gl.float32)[None, :]), A)
-        mbarrier.wait(down_full.index(slot), (i // STAGES) & 1)
-        out = mma(left, down_smem.index(slot).permute((1, 0)), out)
-        mbarrier.arrive(down_empty.index(slot))
+        mbarrier.wait(cta.down_full.index(slot), (i // cta.STAGES) & 1)
+        out = mma(left, cta.down_smem.index(slot).permute((1, 0)), out)
+        mbarrier.arrive(cta.down_empty.index(slot))
         i += 1
-        out_bias = gl.load(down_bias + c, mask=c < C, other=0.0).to(gl.float32)
-        if KEEP:
+        out_bias = gl.load(cta.down_bias + c, mask=c < cta.C, other=0.0).to(gl.float32)
+        if cta.KEEP:
             # The normalised rows have left: the result takes their place.
             tma.store_wait(0)
         x_tile.store((out + out_bias[None, :]).to(dtype))
         fence_async_shared()
-        async_store(out_desc, [row, 0], x_tile)
-        if PLACES == 2:
+        async_store(cta.out_desc, [row, 0], x_tile)
+        if cta.PLACES == 2:
             tma.store_wait(0)
-            mbarrier.arrive(x_empty.index(place))
+            mbarrier.arrive(cta.x_empty.index(place))
         n += 1
     tma.store_wait(0)
 
@@ -186,26 +179,12 @@ def forward_kernel(
         turns = new_barriers(2, 1)
     fence_async_shared()
     rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
-    load_args = (
-        x_desc, up_desc, down_desc, x_smem, up_smem, down_smem,
-        x_full, x_empty, up_full, up_empty, down_full, down_empty, tiles,
-    )  # fmt: skip
-    args = (
-        norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats,
-        x_smem, up_smem, down_smem,
-        x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, rows, tiles,
-    )  # fmt: skip
-    # fmt: off
-    gl.warp_specialize(
-        [
-            (compute, (0, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, PLACES, KEEP)),
-            (compute, (1, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, PLACES, KEEP)),
-            (load, (load_args, H, BLOCK_H, STAGES, PLACES)),
-        ],
-        [4, 1],
-        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
-    )
-    # fmt: on
+    two_groups(Cta(
+        norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats, x_smem, up_smem,
+        down_smem, x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, rows, tiles,
+        x_desc, up_desc, down_desc, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, PLACES, KEEP,
+        GROUP_REGISTERS,
+    ), compute, load)  # fmt: skip
 
 
 def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | None) -> None:

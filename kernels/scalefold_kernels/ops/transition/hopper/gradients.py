@@ -7,6 +7,7 @@ leave them in registers, they are the left operands of the sums over rows. Only 
 memory, for the gradient of the rows.
 """
 
+from collections import namedtuple
 from functools import partial
 
 import torch
@@ -31,27 +32,29 @@ from scalefold_kernels.ops.transition.hopper.parts import (
 from scalefold_kernels.ops.transition.op import Parameters, shape_class
 from scalefold_kernels.tma import tiles_of
 
+Cta = namedtuple(
+    "Cta",
+    "grad_hidden_desc out sums down normed grad hidden_smem out_tile ones "
+    "weights_full full empty hidden_full hidden_empty num_rows rows_per_part "
+    "normed_desc grad_desc up_desc down_desc up up_bias C H BLOCK_C BLOCK_H STAGES GROUP_REGISTERS",
+)
+"""What the warp groups of a CTA share, and the constants."""
+
 
 @gluon.jit
-def load(
-    args, BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr
-):  # fmt: skip
+def load(cta):
     """The loader warp."""
-    (
-        normed_desc, grad_desc, up_desc, down_desc, up, down, normed, grad,
-        weights_full, full, empty, num_rows, rows_per_part,
-    ) = args  # fmt: skip
-    h = gl.program_id(0) * BLOCK_H
-    weights_full = weights_full.index(0)
-    mbarrier.expect(weights_full, 2 * BLOCK_H * BLOCK_C * 2)
-    async_load(up_desc, [h, 0], weights_full, up)
-    async_load(down_desc, [0, h], weights_full, down)
-    start = gl.program_id(1) * rows_per_part
+    h = gl.program_id(0) * cta.BLOCK_H
+    weights_ready = cta.weights_full.index(0)
+    mbarrier.expect(weights_ready, 2 * cta.BLOCK_H * cta.BLOCK_C * 2)
+    async_load(cta.up_desc, [h, 0], weights_ready, cta.up)
+    async_load(cta.down_desc, [0, h], weights_ready, cta.down)
+    start = gl.program_id(1) * cta.rows_per_part
     i = gl.to_tensor(0)
-    for row in range(start, gl.minimum(start + rows_per_part, num_rows), ROWS):
-        slot, bar = wait_empty(full, empty, i, 2 * ROWS * BLOCK_C * 2, STAGES)
-        async_load(normed_desc, [row, 0], bar, normed.index(slot))
-        async_load(grad_desc, [row, 0], bar, grad.index(slot))
+    for row in range(start, gl.minimum(start + cta.rows_per_part, cta.num_rows), ROWS):
+        slot, bar = wait_empty(cta.full, cta.empty, i, 2 * ROWS * cta.BLOCK_C * 2)
+        async_load(cta.normed_desc, [row, 0], bar, cta.normed.index(slot))
+        async_load(cta.grad_desc, [row, 0], bar, cta.grad.index(slot))
         i += 1
 
 
@@ -66,12 +69,8 @@ def relu_backward(grad, out):
         set.gt.bf16x2.bf16x2 m, $3, zero;
         mul.rn.bf16x2 $0, g, m;
         }""",
-        "=r,f,f,r",
-        [grad, out],
-        gl.bfloat16,
-        True,
-        2,
-    )
+        "=r,f,f,r", [grad, out], gl.bfloat16, True, 2,
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -95,76 +94,72 @@ def multiply(weights, rows, full, i, BLOCK_H: gl.constexpr, STAGES: gl.constexpr
 
 
 @gluon.jit
-def compute_hidden(
-    args, C: gl.constexpr, H: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
+def compute_hidden(cta):
     """The first warp group."""
-    (
-        up_bias, out, up, normed, grad, hidden_smem,
-        weights_full, full, empty, hidden_full, hidden_empty, num_rows, rows_per_part,
-    ) = args  # fmt: skip
-    L: gl.constexpr = mma_layout(BLOCK_C)
+    L: gl.constexpr = mma_layout(cta.BLOCK_C)
     A: gl.constexpr = gl.DotOperandLayout(0, L, 2)
-    first, part = gl.program_id(0) * BLOCK_H, gl.program_id(1)
-    start = part * rows_per_part
-    h = first + gl.arange(0, BLOCK_H, layout=gl.SliceLayout(1, mma_layout(ROWS)))
-    bias = gl.load(up_bias + h, mask=h < H, other=0.0).to(gl.float32)[:, None]
-    product = gl.full([BLOCK_H, BLOCK_C], 0.0, gl.float32, L)
-    mbarrier.wait(weights_full.index(0), 0)
+    first, part = gl.program_id(0) * cta.BLOCK_H, gl.program_id(1)
+    start = part * cta.rows_per_part
+    h = first + gl.arange(0, cta.BLOCK_H, layout=gl.SliceLayout(1, mma_layout(ROWS)))
+    bias = gl.load(cta.up_bias + h, mask=h < cta.H, other=0.0).to(gl.float32)[:, None]
+    product = gl.full([cta.BLOCK_H, cta.BLOCK_C], 0.0, gl.float32, L)
+    mbarrier.wait(cta.weights_full.index(0), 0)
     i = gl.to_tensor(0)
-    for _ in range(start, gl.minimum(start + rows_per_part, num_rows), ROWS):
-        hidden = relu(multiply(up, normed, full, i, BLOCK_H, STAGES) + bias)
+    for _ in range(start, gl.minimum(start + cta.rows_per_part, cta.num_rows), ROWS):
+        hidden = relu(multiply(cta.up, cta.normed, cta.full, i, cta.BLOCK_H, cta.STAGES) + bias)
         left = gl.convert_layout(hidden, A)
-        product = mma(left, grad.index(i % STAGES), product, is_async=True)
-        mbarrier.wait(hidden_empty.index(i & 1), ((i // 2) & 1) ^ 1)
-        hidden_smem.index(i & 1).store(hidden)
-        mbarrier.arrive(hidden_full.index(i & 1))
+        product = mma(left, cta.grad.index(i % cta.STAGES), product, is_async=True)
+        mbarrier.wait(cta.hidden_empty.index(i & 1), ((i // 2) & 1) ^ 1)
+        cta.hidden_smem.index(i & 1).store(hidden)
+        mbarrier.arrive(cta.hidden_full.index(i & 1))
         product = mma_wait(0, [product])
-        mbarrier.arrive(empty.index(i % STAGES))
+        mbarrier.arrive(cta.empty.index(i % cta.STAGES))
         i += 1
-    write_product(product, out, gl.num_programs(1) + part, first, C, H)
+    write_product(product, cta.out, gl.num_programs(1) + part, first, cta.C, cta.H)
 
 
 @gluon.jit
-def compute_gradient(
-    args, C: gl.constexpr, H: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
+def compute_gradient(cta):
     """The second warp group."""
-    (
-        grad_hidden_desc, out, sums, down, normed, grad, hidden_smem, out_tile, ones,
-        weights_full, full, empty, hidden_full, hidden_empty, num_rows, rows_per_part,
-    ) = args  # fmt: skip
-    L: gl.constexpr = mma_layout(BLOCK_C)
+    L: gl.constexpr = mma_layout(cta.BLOCK_C)
     A: gl.constexpr = gl.DotOperandLayout(0, L, 2)
-    first, part = gl.program_id(0) * BLOCK_H, gl.program_id(1)
-    start = part * rows_per_part
-    product = gl.full([BLOCK_H, BLOCK_C], 0.0, gl.float32, L)
-    total = gl.full([BLOCK_H, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
-    down_t = down.permute((1, 0))
-    mbarrier.wait(weights_full.index(0), 0)
+    first, part = gl.program_id(0) * cta.BLOCK_H, gl.program_id(1)
+    start = part * cta.rows_per_part
+    product = gl.full([cta.BLOCK_H, cta.BLOCK_C], 0.0, gl.float32, L)
+    total = gl.full([cta.BLOCK_H, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
+    down_t = cta.down.permute((1, 0))
+    mbarrier.wait(cta.weights_full.index(0), 0)
     i = gl.to_tensor(0)
-    for row in range(start, gl.minimum(start + rows_per_part, num_rows), ROWS):
-        grad_hidden = multiply(down_t, grad, full, i, BLOCK_H, STAGES)
-        mbarrier.wait(hidden_full.index(i & 1), (i // 2) & 1)
-        grad16 = relu_backward(grad_hidden, hidden_smem.index(i & 1).load(mma_layout(ROWS)))
-        mbarrier.arrive(hidden_empty.index(i & 1))
+    for row in range(start, gl.minimum(start + cta.rows_per_part, cta.num_rows), ROWS):
+        grad_hidden = multiply(down_t, cta.grad, cta.full, i, cta.BLOCK_H, cta.STAGES)
+        mbarrier.wait(cta.hidden_full.index(i & 1), (i // 2) & 1)
+        grad16 = relu_backward(grad_hidden, cta.hidden_smem.index(i & 1).load(mma_layout(ROWS)))
+        mbarrier.arrive(cta.hidden_empty.index(i & 1))
         left = gl.convert_layout(grad16, A)
-        product = mma(left, normed.index(i % STAGES), product, is_async=True)
-        total = mma(left, ones, total, is_async=True)
+        product = mma(left, cta.normed.index(i % cta.STAGES), product, is_async=True)
+        total = mma(left, cta.ones, total, is_async=True)
         tma.store_wait(0)
-        out_tile.store(grad16)
+        cta.out_tile.store(grad16)
         fence_async_shared()
-        for h in gl.static_range(0, BLOCK_H, ROWS):
-            at = [piece_row(row, first + h, H), 0]
-            async_store(grad_hidden_desc, at, out_tile.slice(h, ROWS, dim=0))
+        for h in gl.static_range(0, cta.BLOCK_H, ROWS):
+            at = [piece_row(row, first + h, cta.H), 0]
+            async_store(cta.grad_hidden_desc, at, cta.out_tile.slice(h, ROWS, dim=0))
         product, total = mma_wait(0, [product, total])
-        mbarrier.arrive(empty.index(i % STAGES))
+        mbarrier.arrive(cta.empty.index(i % cta.STAGES))
         i += 1
-    write_product(product, out, part, first, C, H)
-    write_product(total, sums, part, first, 1, H)
+    write_product(product, cta.out, part, first, cta.C, cta.H)
+    write_product(total, cta.sums, part, first, 1, cta.H)
     tma.store_wait(0)
+
+
+@gluon.jit
+def run_partitions(cta):
+    """Two warp groups and a loader warp."""
+    gl.warp_specialize(
+        [(compute_hidden, (cta,)), (compute_gradient, (cta,)), (load, (cta,))],
+        [4, 1],
+        [cta.GROUP_REGISTERS, REGISTERS - 2 * cta.GROUP_REGISTERS],
+    )
 
 
 @gluon.jit
@@ -188,27 +183,12 @@ def gradients_kernel(
     hidden_full, hidden_empty = new_barriers(2, 1), new_barriers(2, 1)
     fence_async_shared()
     rows, per_part = gl.to_tensor(num_rows), gl.to_tensor(rows_per_part)
-    load_args = (
-        normed_desc, grad_desc, up_desc, down_desc, up, down, normed, grad,
-        weights_full, full, empty, rows, per_part,
-    )  # fmt: skip
-    hidden_args = (
-        up_bias, out, up, normed, grad, hidden_smem,
-        weights_full, full, empty, hidden_full, hidden_empty, rows, per_part,
-    )  # fmt: skip
-    gradient_args = (
+    run_partitions(Cta(
         grad_hidden_desc, out, sums, down, normed, grad, hidden_smem, out_tile, ones,
         weights_full, full, empty, hidden_full, hidden_empty, rows, per_part,
-    )  # fmt: skip
-    gl.warp_specialize(
-        [
-            (compute_hidden, (hidden_args, C, H, BLOCK_C, BLOCK_H, STAGES)),
-            (compute_gradient, (gradient_args, C, H, BLOCK_C, BLOCK_H, STAGES)),
-            (load, (load_args, BLOCK_C, BLOCK_H, STAGES)),
-        ],
-        [4, 1],
-        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
-    )
+        normed_desc, grad_desc, up_desc, down_desc, up, up_bias,
+        C, H, BLOCK_C, BLOCK_H, STAGES, GROUP_REGISTERS,
+    ))  # fmt: skip
 
 
 def gradients(

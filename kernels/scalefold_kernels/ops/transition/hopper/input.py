@@ -6,6 +6,8 @@ same ring as ``up``, one slot each for each warp group. The gradient of the norm
 result's gradient are summed over rows by products with ones.
 """
 
+from collections import namedtuple
+
 import torch
 import triton
 from torch import Tensor
@@ -16,11 +18,11 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import (
-    REGISTERS,
     ROWS,
     columns,
     mma_layout,
     new_barriers,
+    two_groups,
     wait_empty,
     wait_full,
     widen,
@@ -42,55 +44,57 @@ WIDTH = gl.constexpr(32)
 NARROW = gl.constexpr(16)
 """And are summed in parts of so many."""
 
+Cta = namedtuple(
+    "Cta",
+    "norm_weight stats sums grad_x_desc left right ones full empty num_tiles num_rows "
+    "grad_hidden_desc up_desc x_desc grad_desc C H BLOCK_C STAGES UNROLL GROUP_REGISTERS",
+)
+"""What warps of a CTA share, see `gluon`."""
+
 
 @gluon.jit
-def load(args, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr):
+def load(cta):
     """The loader warp."""
-    (
-        grad_hidden_desc, up_desc, x_desc, grad_desc, left, right, full, empty, num_tiles,
-    ) = args  # fmt: skip
     i = gl.to_tensor(0)
-    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+    for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = 2 * tile * ROWS
-        for h in range(0, H, DEPTH):
-            slot, bar = wait_empty(full, empty, i, (2 * ROWS + BLOCK_C) * DEPTH * 2, STAGES)
+        for h in range(0, cta.H, DEPTH):
+            slot, bar = wait_empty(cta.full, cta.empty, i, (2 * ROWS + cta.BLOCK_C) * DEPTH * 2)
             for w in gl.static_range(2):
-                at = [piece_row(row + w * ROWS, h, H), 0]
-                async_load(grad_hidden_desc, at, bar, left.index(2 * slot + w))
-            async_load(up_desc, [h, 0], bar, right.index(slot))
+                at = [piece_row(row + w * ROWS, h, cta.H), 0]
+                async_load(cta.grad_hidden_desc, at, bar, cta.left.index(2 * slot + w))
+            async_load(cta.up_desc, [h, 0], bar, cta.right.index(slot))
             i += 1
         for w in gl.static_range(2):
             at = [row + w * ROWS, 0]
-            i = load_next(x_desc, at, right, full, empty, i, STAGES)
-            i = load_next(grad_desc, at, right, full, empty, i, STAGES)
+            i = load_next(cta.x_desc, at, cta.right, cta.full, cta.empty, i)
+            i = load_next(cta.grad_desc, at, cta.right, cta.full, cta.empty, i)
 
 
 @gluon.jit
-def multiply(
-    product, left, right, full, empty, i, w: gl.constexpr, STEPS: gl.constexpr, STAGES: gl.constexpr
-):  # fmt: skip
+def multiply(product, cta, i, w: gl.constexpr, STEPS: gl.constexpr):
     """Add the products of the ring's next slots; returns the next i, too.
 
     Not one for all slots of a tile: across iterations, ptxas (12.8) would wait after each step.
     """
     for step in gl.static_range(STEPS):
-        slot = wait_full(full, i, STAGES)
-        rows = left.index(2 * slot + w).permute((1, 0))
-        product = mma(rows, right.index(slot), product, is_async=True)
+        slot = wait_full(cta.full, i)
+        rows = cta.left.index(2 * slot + w).permute((1, 0))
+        product = mma(rows, cta.right.index(slot), product, is_async=True)
         if step > 0:
             product = mma_wait(1, [product])
-            mbarrier.arrive(empty.index((i - 1) % STAGES))
+            mbarrier.arrive(cta.empty.index((i - 1) % cta.STAGES))
         i += 1
     product = mma_wait(0, [product])
-    mbarrier.arrive(empty.index((i - 1) % STAGES))
+    mbarrier.arrive(cta.empty.index((i - 1) % cta.STAGES))
     return product, i
 
 
 @gluon.jit
-def skip(full, empty, i, STAGES: gl.constexpr):
+def skip(cta, i):
     """Give back a slot that the other group uses, not before it is full; returns i + 1."""
-    slot = wait_full(full, i, STAGES)
-    mbarrier.arrive(empty.index(slot))
+    slot = wait_full(cta.full, i)
+    mbarrier.arrive(cta.empty.index(slot))
     return i + 1
 
 
@@ -114,10 +118,7 @@ def row_sums(grad_normed, x_tile, norm_weight, mean, C: gl.constexpr, BLOCK_C: g
 
 
 @gluon.jit
-def normalise_backward(
-    grad_normed, x_tile, grad_tile, norm_weight, stats, row, num_rows,
-    C: gl.constexpr, BLOCK_C: gl.constexpr,
-):  # fmt: skip
+def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
     """LayerNorm's gradient, added to the residual's in its tile.
 
     The tile of rows becomes the terms of the gradient of the norm's weight.
@@ -125,19 +126,21 @@ def normalise_backward(
     L: gl.constexpr = mma_layout(WIDTH)
     ROW: gl.constexpr = gl.SliceLayout(1, L)
     r = row + gl.arange(0, ROWS, layout=ROW)
-    mean = gl.load(stats + r, mask=r < num_rows, other=0.0)
-    rstd = gl.load(stats + num_rows + r, mask=r < num_rows, other=0.0)
-    mean_grad, mean_product = row_sums(grad_normed, x_tile, norm_weight, mean, C, BLOCK_C)
-    mean_grad = gl.convert_layout(mean_grad, ROW) * (1.0 / C)
-    mean_product = gl.convert_layout(mean_product, ROW) * rstd * (1.0 / C)
+    mean = gl.load(cta.stats + r, mask=r < cta.num_rows, other=0.0)
+    rstd = gl.load(cta.stats + cta.num_rows + r, mask=r < cta.num_rows, other=0.0)
+    mean_grad, mean_product = row_sums(
+        grad_normed, x_tile, cta.norm_weight, mean, cta.C, cta.BLOCK_C
+    )
+    mean_grad = gl.convert_layout(mean_grad, ROW) * (1.0 / cta.C)
+    mean_product = gl.convert_layout(mean_product, ROW) * rstd * (1.0 / cta.C)
     shift = mean * rstd
     # Plus 0, but no constant: the weight's places would lie in registers all the time.
-    norm_weight += row >> 31
+    norm_weight = cta.norm_weight + (row >> 31)
     grads = columns(grad_normed, WIDTH)
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
-    for part in gl.static_range(BLOCK_C // WIDTH):
+    for part in gl.static_range(cta.BLOCK_C // WIDTH):
         c = part * WIDTH + column
-        scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
+        scale = gl.load(norm_weight + c, mask=c < cta.C, other=0.0).to(gl.float32)
         x_piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
         piece = grad_tile.slice(part * WIDTH, WIDTH, dim=1)
         x, residual = x_piece.load(L), piece.load(L)
@@ -148,55 +151,45 @@ def normalise_backward(
 
 
 @gluon.jit
-def compute(
-    w: gl.constexpr, args,
-    C: gl.constexpr, H: gl.constexpr,
-    BLOCK_C: gl.constexpr, STAGES: gl.constexpr, UNROLL: gl.constexpr,
-):  # fmt: skip
+def compute(w: gl.constexpr, cta):
     """Warp group ``w``."""
-    (
-        norm_weight, stats, sums, grad_x_desc, left, right, ones, full, empty, num_tiles, num_rows,
-    ) = args  # fmt: skip
     S: gl.constexpr = mma_layout(COLUMNS)
-    total = gl.full([BLOCK_C, COLUMNS], 0.0, gl.float32, S)
-    STEPS: gl.constexpr = (H + DEPTH - 1) // DEPTH
+    total = gl.full([cta.BLOCK_C, COLUMNS], 0.0, gl.float32, S)
+    STEPS: gl.constexpr = (cta.H + DEPTH - 1) // DEPTH
     i = gl.to_tensor(0)
-    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+    for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = (2 * tile + w) * ROWS
-        product = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, mma_layout(BLOCK_C))
-        for _ in range(STEPS // UNROLL):
-            product, i = multiply(product, left, right, full, empty, i, w, UNROLL, STAGES)
-        if STEPS % UNROLL > 0:
-            product, i = multiply(product, left, right, full, empty, i, w, STEPS % UNROLL, STAGES)
+        product = gl.full([ROWS, cta.BLOCK_C], 0.0, gl.float32, mma_layout(cta.BLOCK_C))
+        for _ in range(STEPS // cta.UNROLL):
+            product, i = multiply(product, cta, i, w, cta.UNROLL)
+        if STEPS % cta.UNROLL > 0:
+            product, i = multiply(product, cta, i, w, STEPS % cta.UNROLL)
         if w == 1:
-            i = skip(full, empty, i, STAGES)
-            i = skip(full, empty, i, STAGES)
-        x_slot, slot = i % STAGES, (i + 1) % STAGES
-        mbarrier.wait(full.index(x_slot), (i // STAGES) & 1)
-        mbarrier.wait(full.index(slot), ((i + 1) // STAGES) & 1)
+            i = skip(cta, i)
+            i = skip(cta, i)
+        x_slot, slot = i % cta.STAGES, (i + 1) % cta.STAGES
+        mbarrier.wait(cta.full.index(x_slot), (i // cta.STAGES) & 1)
+        mbarrier.wait(cta.full.index(slot), ((i + 1) // cta.STAGES) & 1)
         i += 2
         zeroth = i >> 28  # 0, but no constant: its places would lie in registers all the time
-        grad_tile = right.index(slot)
-        total = mma(grad_tile.permute((1, 0)), ones.index(1 + zeroth), total)
-        normalise_backward(
-            product, right.index(x_slot), grad_tile, norm_weight, stats, row, num_rows,
-            C, BLOCK_C,
-        )  # fmt: skip
+        grad_tile = cta.right.index(slot)
+        total = mma(grad_tile.permute((1, 0)), cta.ones.index(1 + zeroth), total)
+        normalise_backward(product, cta.right.index(x_slot), grad_tile, row, cta)
         fence_async_shared()
-        async_store(grad_x_desc, [row, 0], grad_tile)
-        terms = right.index(x_slot).permute((1, 0))
-        total = mma(terms, ones.index(zeroth), total)
-        mbarrier.arrive(empty.index(x_slot))
+        async_store(cta.grad_x_desc, [row, 0], grad_tile)
+        terms = cta.right.index(x_slot).permute((1, 0))
+        total = mma(terms, cta.ones.index(zeroth), total)
+        mbarrier.arrive(cta.empty.index(x_slot))
         tma.store_wait(0)
-        mbarrier.arrive(empty.index(slot))
+        mbarrier.arrive(cta.empty.index(slot))
         if w == 0:
-            i = skip(full, empty, i, STAGES)
-            i = skip(full, empty, i, STAGES)
+            i = skip(cta, i)
+            i = skip(cta, i)
     kind = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, S))[None, :]
     # Not a constant either: made before the loop, these would lie in registers all the time, too.
-    c = (i >> 28) + gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, S))[:, None]
+    c = (i >> 28) + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, S))[:, None]
     part = kind * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
-    gl.store(sums + part * C + c, total, mask=(kind < 2) & (c < C))
+    gl.store(cta.sums + part * cta.C + c, total, mask=(kind < 2) & (c < cta.C))
 
 
 @gluon.jit
@@ -215,19 +208,11 @@ def input_gradient_kernel(
     full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     fence_async_shared()
     tiles, rows = gl.to_tensor(num_tiles), gl.to_tensor(num_rows)
-    load_args = (
-        grad_hidden_desc, up_desc, x_desc, grad_desc, left, right, full, empty, tiles,
-    )  # fmt: skip
-    args = norm_weight, stats, sums, grad_x_desc, left, right, ones, full, empty, tiles, rows
-    gl.warp_specialize(
-        [
-            (compute, (0, args, C, H, BLOCK_C, STAGES, UNROLL)),
-            (compute, (1, args, C, H, BLOCK_C, STAGES, UNROLL)),
-            (load, (load_args, H, BLOCK_C, STAGES)),
-        ],
-        [4, 1],
-        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
-    )
+    two_groups(Cta(
+        norm_weight, stats, sums, grad_x_desc, left, right, ones, full, empty, tiles, rows,
+        grad_hidden_desc, up_desc, x_desc, grad_desc, C, H, BLOCK_C, STAGES, UNROLL,
+        GROUP_REGISTERS,
+    ), compute, load)  # fmt: skip
 
 
 def input_gradient(

@@ -45,9 +45,9 @@ def new_columns(NUMBER: gl.constexpr, dtype: gl.constexpr):
 
 
 @gluon.jit
-def load_next(desc, at, ring, full, empty, i, STAGES: gl.constexpr):
+def load_next(desc, at, ring, full, empty, i):
     """Start copying a tile into a ring, as the i-th of it; returns i + 1."""
-    slot, bar = wait_empty(full, empty, i, desc.block_type.nbytes, STAGES)
+    slot, bar = wait_empty(full, empty, i, desc.block_type.nbytes)
     tile = reinterpret(ring.index(slot), desc.dtype, desc.block_type.shape, desc.layout)
     async_load(desc, at, bar, tile)
     return i + 1

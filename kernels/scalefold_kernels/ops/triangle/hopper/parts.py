@@ -62,12 +62,8 @@ def sigmoid(x):
         add.f32 t, t, 0f3F800000;
         rcp.approx.ftz.f32 $0, t;
         }""",
-        "=f,f",
-        [x],
-        gl.float32,
-        True,
-        1,
-    )
+        "=f,f", [x], gl.float32, True, 1,
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -85,12 +81,8 @@ def open_gate(logit, bias, inverse_mask):
         fma.rn.f32 t, t, $3, $3;
         rcp.approx.ftz.f32 $0, t;
         }""",
-        "=f,f,f,f",
-        [logit, bias, inverse_mask],
-        gl.float32,
-        True,
-        1,
-    )
+        "=f,f,f,f", [logit, bias, inverse_mask], gl.float32, True, 1,
+    )  # fmt: skip
 
 
 @gluon.jit

@@ -5,6 +5,7 @@ of the inner dimension at a time. Two products that share an operand take turns 
 that it comes from the L2 cache the second time.
 """
 
+from collections import namedtuple
 from collections.abc import Sequence
 
 import torch
@@ -16,13 +17,10 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, wait_full
+from scalefold_kernels.gluon import mma_layout, new_barriers, two_groups, wait_empty, wait_full
 from scalefold_kernels.ops.triangle.arguments import Product
-from scalefold_kernels.ops.triangle.hopper.parts import (
-    COMPUTING_REGISTERS,
-    GROUPS,
-    LOADER_REGISTERS,
-)
+from scalefold_kernels.ops.triangle.hopper import parts
+from scalefold_kernels.ops.triangle.hopper.parts import GROUPS
 from scalefold_kernels.tma import num_ctas, reachable, tiles_of
 
 BLOCK = gl.constexpr(128)
@@ -33,6 +31,12 @@ DEPTH = gl.constexpr(64)
 
 _STAGES = 3
 """Places of blocks: as many as there is room for beside the result."""
+
+Cta = namedtuple(
+    "Cta",
+    "products x_smem y_smem out_smem full empty rounds PRODUCTS STAGES GROUP_REGISTERS",
+)
+"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.constexpr_function
@@ -62,23 +66,22 @@ def load_block(desc, matrix, k, at, bar, smem):
 
 
 @gluon.jit
-def load_tiles(args, ROUNDS, PRODUCTS: gl.constexpr, STAGES: gl.constexpr):
+def load_tiles(cta):
     """The loader warp."""
-    products, x_smem, y_smem, _out_smem, full, empty = args
     n = gl.to_tensor(0)
-    for i in range(ROUNDS):
-        for p in gl.static_range(PRODUCTS):
-            x_desc, y_desc, _out_desc, sizes = products[p]
-            tile = i * gl.num_programs(0) + gl.program_id(0)
-            matrix, row, column, there = place(tile, sizes)
+    for i in range(cta.rounds):
+        for p in gl.static_range(cta.PRODUCTS):
+            x_desc, y_desc, _out_desc, sizes = cta.products[p]
+            number = i * gl.num_programs(0) + gl.program_id(0)
+            matrix, row, column, there = place(number, sizes)
             if there:
                 for k in range(0, sizes[3], DEPTH):
-                    slot, bar = wait_empty(full, empty, n, (GROUPS + 1) * BLOCK * DEPTH * 2, STAGES)
-                    load_block(y_desc, matrix, k, column, bar, y_smem.index(slot))
+                    slot, bar = wait_empty(cta.full, cta.empty, n, (GROUPS + 1) * BLOCK * DEPTH * 2)
+                    load_block(y_desc, matrix, k, column, bar, cta.y_smem.index(slot))
                     for w in gl.static_range(GROUPS):
-                        load_block(
-                            x_desc, matrix, k, row + w * BLOCK, bar, x_smem.index(slot * GROUPS + w)
-                        )
+                        first = row + w * BLOCK
+                        tile = cta.x_smem.index(slot * GROUPS + w)
+                        load_block(x_desc, matrix, k, first, bar, tile)
                     n += 1
 
 
@@ -94,30 +97,29 @@ def operand(desc, smem):
 
 
 @gluon.jit
-def multiply(w, args, ROUNDS, PRODUCTS: gl.constexpr, STAGES: gl.constexpr):
+def multiply(w, cta):
     """Warp group ``w``."""
-    products, x_smem, y_smem, out_smem, full, empty = args
     S: gl.constexpr = mma_layout(BLOCK)
-    out = out_smem.index(w)
+    out = cta.out_smem.index(w)
     n = gl.to_tensor(0)
-    for i in range(ROUNDS):
-        for p in gl.static_range(PRODUCTS):
-            x_desc, y_desc, out_desc, sizes = products[p]
+    for i in range(cta.rounds):
+        for p in gl.static_range(cta.PRODUCTS):
+            x_desc, y_desc, out_desc, sizes = cta.products[p]
             tile = i * gl.num_programs(0) + gl.program_id(0)
             matrix, row, column, there = place(tile, sizes)
             if there:
                 total = gl.full([BLOCK, BLOCK], 0.0, gl.float32, S)
                 for k in range(0, sizes[3], DEPTH):
-                    slot = wait_full(full, n, STAGES)
-                    x = operand(x_desc, x_smem.index(slot * GROUPS + w))
-                    y = operand(y_desc, y_smem.index(slot)).permute((1, 0))
+                    slot = wait_full(cta.full, n)
+                    x = operand(x_desc, cta.x_smem.index(slot * GROUPS + w))
+                    y = operand(y_desc, cta.y_smem.index(slot)).permute((1, 0))
                     total = mma(x, y, total, is_async=True)
                     total = mma_wait(1, [total])
                     if k > 0:
-                        mbarrier.arrive(empty.index((n - 1) % STAGES))
+                        mbarrier.arrive(cta.empty.index((n - 1) % cta.STAGES))
                     n += 1
                 total = mma_wait(0, [total])
-                mbarrier.arrive(empty.index((n - 1) % STAGES))
+                mbarrier.arrive(cta.empty.index((n - 1) % cta.STAGES))
                 tma.store_wait(0)
                 out.reshape([BLOCK, BLOCK]).store(total.to(out_desc.dtype))
                 fence_async_shared()
@@ -151,16 +153,9 @@ def batched_products_kernel(
         num_tiles = gl.maximum(num_tiles, num_tiles_2)
     rounds = gl.cdiv(batch * num_tiles, gl.num_programs(0))
     products = (x_desc, y_desc, out_desc, sizes), (x_desc_2, y_desc_2, out_desc_2, sizes_2)
-    args = products, x_smem, y_smem, out_smem, full, empty
-    gl.warp_specialize(
-        [
-            (multiply, (gl.to_tensor(0), args, rounds, PRODUCTS, STAGES)),
-            (multiply, (gl.to_tensor(1), args, rounds, PRODUCTS, STAGES)),
-            (load_tiles, (args, rounds, PRODUCTS, STAGES)),
-        ],
-        [4, 1],
-        [REGISTERS, LOADER_REGISTERS],
-    )
+    two_groups(Cta(
+        products, x_smem, y_smem, out_smem, full, empty, rounds, PRODUCTS, STAGES, REGISTERS,
+    ), multiply, load_tiles, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def why_not(function: str, todo: Sequence[Product]) -> str | None:
@@ -185,7 +180,7 @@ def products(todo: Sequence[Product]) -> list[Tensor]:
     batched_products_kernel[(num_ctas(num_tiles, first.x.device),)](
         *_descriptors(first, results[0]), *first.sizes,
         *_descriptors(last, results[-1]), *last.sizes,
-        batch, PRODUCTS=len(todo), STAGES=_STAGES, REGISTERS=COMPUTING_REGISTERS,
+        batch, PRODUCTS=len(todo), STAGES=_STAGES, REGISTERS=parts.COMPUTING_REGISTERS,
     )  # fmt: skip
     return results
 

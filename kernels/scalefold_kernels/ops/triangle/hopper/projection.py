@@ -1,40 +1,42 @@
 """Projection of triangle multiplication on Hopper GPUs; see `parts`, and `..triton` for names."""
 
+from collections import namedtuple
+
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import mma_layout, new_barriers, two_groups, widen
 from scalefold_kernels.ops.triangle.arguments import EPS, Projected, ProjectionWeights, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
-from scalefold_kernels.ops.triangle.hopper.parts import (
-    COMPUTING_REGISTERS,
-    GROUPS,
-    LOADER_REGISTERS,
-    LOG2E,
-    TILE,
+from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
+
+Cta = namedtuple(
+    "Cta",
+    "operands gate_desc mask norm_weight norm_bias biases mean reciprocal weight_smem z_smem "
+    "out_smem weight_full full empty P eps weights z_desc C GROUP_REGISTERS",
 )
+"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
-def load_tiles(args, C: gl.constexpr):
+def load_tiles(cta):
     """The loader warp; a weight is several blocks of 64 rows."""
-    weights, z_desc, weight_smem, z_smem, weight_full, full, empty, P = args
-    HALVES: gl.constexpr = C // 64
-    mbarrier.expect(weight_full, 5 * C * C * 2)
+    HALVES: gl.constexpr = cta.C // 64
+    mbarrier.expect(cta.weight_full, 5 * cta.C * cta.C * 2)
     for i in gl.static_range(5):
         for half in gl.static_range(HALVES):
-            place = weight_smem.index(i * HALVES + half)
-            async_load(weights[i], [half * 64, 0], weight_full, place)
-    for i in range(parts.num_rounds(P)):
+            place = cta.weight_smem.index(i * HALVES + half)
+            async_load(cta.weights[i], [half * 64, 0], cta.weight_full, place)
+    for i in range(parts.num_rounds(cta.P)):
         for w in gl.static_range(GROUPS):
             first = parts.tile_of(i, w)
-            if first < P:
-                mbarrier.wait(empty.index(w), (i & 1) ^ 1)
-                mbarrier.expect(full.index(w), TILE * C * 2)
-                async_load(z_desc, [first, 0], full.index(w), z_smem.index(w))
+            if first < cta.P:
+                mbarrier.wait(cta.empty.index(w), (i & 1) ^ 1)
+                mbarrier.expect(cta.full.index(w), TILE * cta.C * 2)
+                async_load(cta.z_desc, [first, 0], cta.full.index(w), cta.z_smem.index(w))
 
 
 @gluon.jit
@@ -46,57 +48,53 @@ def multiply(normed, weight_smem, place):
 
 
 @gluon.jit
-def project(w, args, C: gl.constexpr):
+def project(w, cta):
     """Warp group ``w``: 64 channels at a time; products of the next are under way meanwhile."""
-    (
-        operands, gate_desc, mask, norm_weight, norm_bias, biases, mean, reciprocal,
-        weight_smem, z_smem, out_smem, weight_full, full, empty, P, eps,
-    ) = args  # fmt: skip
-    HALVES: gl.constexpr = C // 64
-    S: gl.constexpr = mma_layout(C)
+    HALVES: gl.constexpr = cta.C // 64
+    S: gl.constexpr = mma_layout(cta.C)
     H: gl.constexpr = mma_layout(64)
     A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
-    dtype: gl.constexpr = gate_desc.dtype
-    mbarrier.wait(weight_full, 0)
-    for i in range(parts.num_rounds(P)):
+    dtype: gl.constexpr = cta.gate_desc.dtype
+    mbarrier.wait(cta.weight_full, 0)
+    for i in range(parts.num_rounds(cta.P)):
         first = parts.tile_of(i, w)
-        if first < P:
-            inverse_mask = parts.invert_mask(parts.by_position(mask, first, P, H))
-            mbarrier.wait(full.index(w), i & 1)
-            x = widen(z_smem.index(w).load(S))
-            mbarrier.arrive(empty.index(w))
-            standard, mean_P, reciprocal_P = parts.standardise(x, eps)
+        if first < cta.P:
+            inverse_mask = parts.invert_mask(parts.by_position(cta.mask, first, cta.P, H))
+            mbarrier.wait(cta.full.index(w), i & 1)
+            x = widen(cta.z_smem.index(w).load(S))
+            mbarrier.arrive(cta.empty.index(w))
+            standard, mean_P, reciprocal_P = parts.standardise(x, cta.eps)
             position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
-            gl.store(mean + position, mean_P, mask=position < P)
-            gl.store(reciprocal + position, reciprocal_P, mask=position < P)
-            normed = standard * parts.columns(norm_weight, S) + parts.columns(norm_bias, S)
+            gl.store(cta.mean + position, mean_P, mask=position < cta.P)
+            gl.store(cta.reciprocal + position, reciprocal_P, mask=position < cta.P)
+            normed = standard * parts.columns(cta.norm_weight, S) + parts.columns(cta.norm_bias, S)
             normed = gl.convert_layout(normed.to(dtype), A)
             weight = parts.opaque(0)
-            opened = multiply(normed, weight_smem, weight + HALVES)
-            value = multiply(normed, weight_smem, weight)
+            opened = multiply(normed, cta.weight_smem, weight + HALVES)
+            value = multiply(normed, cta.weight_smem, weight)
             for side in gl.static_range(2):
                 for half in gl.static_range(HALVES):
                     weight = parts.opaque(0) + 2 * side * HALVES + half + 1
                     if half + 1 < HALVES:
-                        next_opened = multiply(normed, weight_smem, weight + HALVES)
-                        next_value = multiply(normed, weight_smem, weight)
+                        next_opened = multiply(normed, cta.weight_smem, weight + HALVES)
+                        next_value = multiply(normed, cta.weight_smem, weight)
                     elif side == 0:
-                        next_opened = multiply(normed, weight_smem, weight + 2 * HALVES)
-                        next_value = multiply(normed, weight_smem, weight + HALVES)
+                        next_opened = multiply(normed, cta.weight_smem, weight + 2 * HALVES)
+                        next_value = multiply(normed, cta.weight_smem, weight + HALVES)
                     else:
                         # Of the gate: the first and the last 64 channels.
-                        next_opened = multiply(normed, weight_smem, weight + HALVES)
-                        next_value = multiply(normed, weight_smem, weight + 2 * HALVES - 1)
+                        next_opened = multiply(normed, cta.weight_smem, weight + HALVES)
+                        next_value = multiply(normed, cta.weight_smem, weight + 2 * HALVES - 1)
                     opened, value = mma_wait(2, [opened, value])
-                    bias = parts.columns(biases[2 * side + 1] + half * 64, H) * -LOG2E
+                    bias = parts.columns(cta.biases[2 * side + 1] + half * 64, H) * -parts.LOG2E
                     opened = parts.open_gate(opened, bias, inverse_mask[:, None])
-                    value = (value + parts.columns(biases[2 * side] + half * 64, H)) * opened
-                    out = out_smem.index(2 * w + (side * HALVES + half) % 2)
+                    value = (value + parts.columns(cta.biases[2 * side] + half * 64, H)) * opened
+                    out = cta.out_smem.index(2 * w + (side * HALVES + half) % 2)
                     # The result before the last has left this place.
                     tma.store_wait(1)
                     out.permute((1, 0)).store(value.to(dtype))
                     fence_async_shared()
-                    async_store(operands[side], [half * 64, first], out)
+                    async_store(cta.operands[side], [half * 64, first], out)
                     opened, value = next_opened, next_value
             opened, value = mma_wait(0, [opened, value])
             for half in gl.static_range(HALVES):
@@ -104,12 +102,12 @@ def project(w, args, C: gl.constexpr):
                     logit = opened
                 else:
                     logit = value
-                logit += parts.columns(biases[4] + half * 64, H)
-                out = out_smem.index(w * 2 + half)
+                logit += parts.columns(cta.biases[4] + half * 64, H)
+                out = cta.out_smem.index(w * 2 + half)
                 tma.store_wait(1)
                 out.store(logit.to(dtype))
                 fence_async_shared()
-                async_store(gate_desc, [first, half * 64], out)
+                async_store(cta.gate_desc, [first, half * 64], out)
             if HALVES == 1:  # an odd number of results for two places
                 tma.store_wait(0)
     tma.store_wait(0)
@@ -136,21 +134,11 @@ def projection_forward_kernel(
         a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     )  # fmt: skip
     P = gl.to_tensor(P)
-    load_args = (weights, z_desc, weight_smem, z_smem, weight_full, full, empty, P)
-    args = (
+    two_groups(Cta(
         (a_desc, b_desc), gate_desc, mask, norm_weight, norm_bias,
-        (a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias), mean, reciprocal,
-        weight_smem, z_smem, out_smem, weight_full, full, empty, P, eps,
-    )  # fmt: skip
-    gl.warp_specialize(
-        [
-            (project, (gl.to_tensor(0), args, C)),
-            (project, (gl.to_tensor(1), args, C)),
-            (load_tiles, (load_args, C)),
-        ],
-        [4, 1],
-        [REGISTERS, LOADER_REGISTERS],
-    )
+        (a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias), mean, reciprocal, weight_smem,
+        z_smem, out_smem, weight_full, full, empty, P, eps, weights, z_desc, C, REGISTERS,
+    ), project, load_tiles, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def projection_forward(
@@ -163,6 +151,6 @@ def projection_forward(
         *(parts.column_tiles(x, 64) for x in (found.a, found.b)), parts.row_tiles(found.gate, 64),
         mask, weights.scale, weights.shift, weights.a_bias, weights.a_gate_bias,
         weights.b_bias, weights.b_gate_bias, weights.gate_bias, found.mean, found.reciprocal,
-        sizes.positions, EPS, C=sizes.pair, REGISTERS=COMPUTING_REGISTERS,
+        sizes.positions, EPS, C=sizes.pair, REGISTERS=parts.COMPUTING_REGISTERS,
     )  # fmt: skip
     return found

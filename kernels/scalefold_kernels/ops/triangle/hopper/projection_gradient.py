@@ -43,7 +43,7 @@ def per_tile(HAS_THROUGH, C):
 @gluon.jit
 def load_block(n, desc, channel, first, TRANSPOSED: gl.constexpr, block_smem, blocks):
     """Number ``n`` of the ring of blocks."""
-    slot, bar = wait_empty(blocks[0], blocks[1], n, 64 * TILE * 2, BLOCKS)
+    slot, bar = wait_empty(blocks[0], blocks[1], n, 64 * TILE * 2)
     if TRANSPOSED:
         async_load(desc, [channel, first], bar, block_smem.index(slot))
     else:
@@ -53,7 +53,7 @@ def load_block(n, desc, channel, first, TRANSPOSED: gl.constexpr, block_smem, bl
 @gluon.jit
 def load_weight(n, desc, row, C: gl.constexpr, weight_smem, weights):
     """Number ``n`` of the ring of weights."""
-    slot, bar = wait_empty(weights[0], weights[1], n, 64 * C * 2, WEIGHTS)
+    slot, bar = wait_empty(weights[0], weights[1], n, 64 * C * 2)
     async_load(desc, [row, 0], bar, weight_smem.index(slot))
 
 
@@ -70,7 +70,7 @@ def load_tiles(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
         first = tile * TILE
         block = i * per_tile(HAS_THROUGH, C)
         weight = i * 5 * HALVES
-        slot, bar = wait_empty(wholes[0], wholes[1], i, TILE * C * 2, WHOLES)
+        slot, bar = wait_empty(wholes[0], wholes[1], i, TILE * C * 2)
         async_load(z_desc, [first, 0], bar, z_smem.index(slot))
         for side in gl.static_range(2):
             for half in gl.static_range(HALVES):
@@ -109,14 +109,14 @@ def differentiate_operand(
     weight_empty, block_empty = weights[1], blocks[1]
     side = step // HALVES
     channel = step % HALVES * 64
-    gate_slot = wait_full(weights[0], m, WEIGHTS)
+    gate_slot = wait_full(weights[0], m)
     gate_weight = weight_smem.index(gate_slot)
     opened = gl.full([TILE, 64], 0.0, gl.float32, H)
     opened = mma(normed, gate_weight.permute((1, 0)), opened, use_acc=False, is_async=True)
-    gradient_slot = wait_full(blocks[0], n, BLOCKS)
+    gradient_slot = wait_full(blocks[0], n)
     gradient_smem = block_smem.index(gradient_slot)
     gradient = widen(gradient_smem.permute((1, 0)).load(H))
-    value_slot = wait_full(blocks[0], n + 1, BLOCKS)
+    value_slot = wait_full(blocks[0], n + 1)
     value_smem = block_smem.index(value_slot)
     value = widen(value_smem.permute((1, 0)).load(H))
     bias = gl.where(side == 0, a_gate_bias, b_gate_bias) + channel
@@ -131,7 +131,7 @@ def differentiate_operand(
     row = 2 * side * C + channel
     async_store(d_values_desc, [row, first], gradient_smem)
     async_store(d_values_desc, [row + C, first], value_smem)
-    slot = wait_full(weights[0], m + 1, WEIGHTS)
+    slot = wait_full(weights[0], m + 1)
     d_value = gl.convert_layout(d_value, A_C)
     d_logit = gl.convert_layout(d_logit, A_C)
     d_normed = mma(d_value, weight_smem.index(slot), d_normed, is_async=True)
@@ -172,7 +172,7 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
         mean_P, reciprocal_P = next_mean, next_reciprocal
         mask_P = parts.by_position(mask, first, P, H)
         scale, shift = parts.raw_columns(norm_weight, S), parts.raw_columns(norm_bias, S)
-        whole = wait_full(wholes[0], i, WHOLES)
+        whole = wait_full(wholes[0], i)
         z = z_smem.index(whole)
         standard = (widen(z.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
         z.store(standard.to(dtype))
@@ -190,8 +190,8 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
         n = i * per_tile(HAS_THROUGH, C) + 4 * HALVES
         m = (5 * i + 4) * HALVES
         for half in gl.static_range(HALVES):
-            weight = weight_smem.index(wait_full(weights[0], m + half, WEIGHTS))
-            d_gate = block_smem.index(wait_full(blocks[0], n + half, BLOCKS))
+            weight = weight_smem.index(wait_full(weights[0], m + half))
+            d_gate = block_smem.index(wait_full(blocks[0], n + half))
             d_normed = mma(d_gate, weight, d_normed, is_async=True)
         # What comes from memory, now, while the products are under way.
         scale = parts.raw_columns(norm_weight, S)
@@ -212,7 +212,7 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
             # The last slots of a round, so that they lie side by side.
             n += HALVES
             for half in gl.static_range(HALVES):
-                wait_full(blocks[0], n + half, BLOCKS)
+                wait_full(blocks[0], n + half)
             wholes_smem = reinterpret(block_smem, dtype, [BLOCKS // HALVES, TILE, C], z.layout)
             gradient += widen(wholes_smem.index(n % BLOCKS // HALVES).load(S))
             for half in gl.static_range(HALVES):

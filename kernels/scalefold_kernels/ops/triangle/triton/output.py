@@ -7,10 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from scalefold_kernels.checks import check_batch
 from scalefold_kernels.dot import block
 from scalefold_kernels.dropout.kernel import UNIFORM_MASK, mix
 from scalefold_kernels.dropout.mask import Dropout
-from scalefold_kernels.limits import check_batch, index, needs_int64
+from scalefold_kernels.limits import index, needs_int64
 from scalefold_kernels.ops.triangle.arguments import (
     EPS,
     OutputArguments,

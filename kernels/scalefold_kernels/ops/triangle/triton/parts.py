@@ -31,12 +31,8 @@ def sigmoid(x):
             add.f32 t, t, 0f3F800000;
             rcp.approx.ftz.f32 $0, t;
             }""",
-        "=f,f",
-        [x],
-        dtype=tl.float32,
-        is_pure=False,
-        pack=1,
-    )
+        "=f,f", [x], dtype=tl.float32, is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @triton.jit
