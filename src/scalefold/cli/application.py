@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,9 +90,7 @@ def _errors_printed() -> Iterator[None]:
         raise typer.Exit(EXIT_INPUT_ERROR) from None
     except RankLostError as error:
         _print_error(str(error))
-        # A GPU that waits for the lost rank would have the interpreter wait too, at its end.
-        sys.stdout.flush()
-        os._exit(EXIT_ERROR)
+        raise typer.Exit(EXIT_ERROR) from None
     except OSError as error:
         message = _explain(error)
         if message is None:

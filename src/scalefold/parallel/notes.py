@@ -96,9 +96,10 @@ class Notes:
         try:
             yield
         except RuntimeError as error:
-            raise RankLostError(self._diagnosis(error)) from error
+            raise RankLostError(self.diagnosis(error)) from error
 
-    def _diagnosis(self, error: RuntimeError) -> str:
+    def diagnosis(self, error: RuntimeError) -> str:
+        """Say which ranks are lost, and why, as far as they have told; takes some seconds."""
         reason = str(error).splitlines()[0]
         what = f"rank {self._rank}: the exchange with the other ranks broke off ({reason})"
         try:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from scalefold.errors import ElsewhereError, InputError
 from scalefold.parallel.axis import Pending, Ready
 from scalefold.parallel.notes import Notes
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 # Their names since torch 2.13, and before.
@@ -29,7 +32,7 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 _SECONDS_BETWEEN_LOOKS: Final = 0.001
 
-_NCCL_SECONDS: Final = 30.0
+_NCCL_SECONDS: Final = 10.0
 """How much longer than a rank's host NCCL waits for the others."""
 
 
@@ -208,17 +211,22 @@ class MeshRanks(Ranks):
         return self.notes.is_done(0)
 
     def await_device(self, event: torch.cuda.Event) -> None:
-        """See `Ranks`."""
+        """See `Ranks`. A rank that is silent for too long is named; then NCCL ends the process.
+
+        Nothing else can: to free memory of a GPU that waits would wait too.
+        """
         deadline = time.monotonic() + self._seconds
         while not event.query():
             if time.monotonic() > deadline:
-                with self.notes.loss_explained():
-                    raise RuntimeError(f"the GPU has waited for {self._seconds:g} s")
+                waited = RuntimeError(f"the GPU has waited for {self._seconds:g} s")
+                logger.error("%s", self.notes.diagnosis(waited))
+                event.synchronize()
+                return
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def limit(self, seconds: float) -> None:
         """See `Ranks`."""
-        # NCCL ends the process without a word of who is lost, so `await_device` comes first.
+        # NCCL does not say who is lost, so `await_device` comes first.
         later = _NCCL_SECONDS if self.device_type == "cuda" else 0
         self.group.set_timeout(timedelta(seconds=seconds + later))
         self._seconds = seconds

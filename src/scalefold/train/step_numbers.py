@@ -181,13 +181,7 @@ class Readback:
         self.ended = DeviceTime(flat.device)
 
     def get(self, ranks: Ranks = ALONE) -> HostNumbers:
-        """Wait for the copy and return the numbers.
-
-        Raises
-        ------
-        RankLostError
-            If one of these ranks does not answer.
-        """
+        """Wait for the copy, as `Ranks.await_device` does, and return the numbers."""
         self.ended.wait(ranks)
         exchanged = self._host[:LENGTH].tolist()
         norm, finite = self._host[LENGTH : LENGTH + 2].tolist()
