@@ -1,36 +1,35 @@
-"""Lists of chains, and packed shards, as sources of another list."""
+"""Packed shards as a source of a list of chains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from scalefold.chains.candidates import Candidate
-from scalefold.raw.chains import entry_of, read_chains
+from scalefold.raw.chains import entry_of
 from scalefold.shards.reader import ShardReader
-from scalefold.shards.schema import shard_file
+from scalefold.shards.schema import bucket_file, shard_file
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.template_store import TemplateStore
 
 
-def read_list(path: Path) -> Iterator[Candidate]:
-    """Give the samples of a list of chains, with their clusters; raises as `read_chains`."""
-    samples = (row for row in read_chains(path) if row.split != "template")
-    return (Candidate(row.chain_key, cluster=row.cluster_id) for row in samples)
-
-
 def read_shards(folder: Path) -> Iterator[Candidate]:
-    """Give the chains of a packed folder, of every split, with all that their structures say.
+    """Give the chains of a packed folder that have an alignment, of every split.
+
+    All that their structures say is known of them.
 
     Raises
     ------
     InputError
         A shard is missing, damaged, or not of this folder.
     """
-    index = ShardReader(folder).index
-    index = index.filter(pc.equal(index["origin"], "experimental"))
+    reader = ShardReader(folder)
+    index = reader.index.filter(pc.equal(reader.index["origin"], "experimental"))
+    # A chain that a later split left out is a template in the index, and is not said to have one.
+    index = index.filter(pc.is_in(index["seq_id"], value_set=_aligned(reader)))
     store = TemplateStore(folder, index)
     for bucket in pc.unique(index["chain_shard"]).to_pylist():
         rows = index.filter(pc.equal(index["chain_shard"], bucket)).to_pylist()
@@ -49,3 +48,11 @@ def read_shards(folder: Path) -> Iterator[Candidate]:
                 cluster=row["cluster_id"],
             )
         file.close()
+
+
+def _aligned(reader: ShardReader) -> pa.Array:
+    """Sequences that have an alignment."""
+    names = (facts.file for facts in reader.manifest.files)
+    alignments = [name for name in names if (bucket_file(name) or ("",))[0] == "msa"]
+    files = (ShardFile(reader.folder / name, "msa") for name in alignments)
+    return pa.concat_arrays([part for file in files for part in file.scan("seq_id")])

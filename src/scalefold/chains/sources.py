@@ -17,7 +17,7 @@ from scalefold.chains.folders import (
     read_structures,
     structure_files,
 )
-from scalefold.chains.packed import read_list, read_shards
+from scalefold.chains.packed import read_shards
 from scalefold.chains.tables import (
     MLPERF_COLUMNS,
     is_alignment_index,
@@ -27,7 +27,7 @@ from scalefold.chains.tables import (
     read_sequences,
 )
 from scalefold.errors import InputError
-from scalefold.raw.chains import CHAIN_COLUMNS, STRUCTURE_SUFFIXES, is_chain_key
+from scalefold.raw.chains import STRUCTURE_SUFFIXES, is_chain_key
 from scalefold.raw.compressed import read_text_pieces
 from scalefold.shards.schema import INDEX_FILE
 
@@ -35,15 +35,15 @@ logger = logging.getLogger(__name__)
 
 Kind = Literal[
     "OpenProteinSet", "alignments", "identical chains", "index of alignments",
-    "structures", "shards", "sequences", "cache", "MLPerf's table", "list of chains",
+    "structures", "shards", "sequences", "cache", "MLPerf's table",
     "obsolete entries",
 ]  # fmt: skip
 _OF_ALIGNMENTS = ("OpenProteinSet", "alignments", "identical chains", "index of alignments")
 _OBSOLETE_HEAD = "LIST OF OBSOLETE"
 _EXPECTED = (
     f"OpenProteinSet's folder or {DUPLICATES}, a folder of structures or of alignments "
-    "(<entry>_<chain>/), packed shards, a list of chains, pdb_seqres.txt.gz or another FASTA file, "
-    "mmcif_cache.json, chain_data_cache.json, super.index, MLPerf's chains.csv, or obsolete.dat"
+    "(<entry>_<chain>/), packed shards, pdb_seqres.txt.gz or another FASTA file, mmcif_cache.json, "
+    "chain_data_cache.json, super.index, MLPerf's chains.csv, or obsolete.dat"
 )
 
 
@@ -97,8 +97,6 @@ def _kind_of_file(path: Path) -> Kind:
         return "obsolete entries"
     if set(MLPERF_COLUMNS) <= set(start.split(",")):
         return "MLPerf's table"
-    if start == "\t".join(CHAIN_COLUMNS):
-        return "list of chains"
     if start and is_chain_key(start.split()[0]):
         return "identical chains"
     found = f"it begins with {start[:60]!r}" if start else "it is empty"
@@ -155,7 +153,5 @@ def _read(source: Source, jobs: int, notes: Notes) -> Iterator[Candidate]:
             return read_sequences(path)
         case "MLPerf's table":
             return read_mlperf_table(path)
-        case "list of chains":
-            return read_list(path)
         case _:
             return read_json(path)

@@ -34,9 +34,9 @@ def chains(
             metavar="SOURCE...",
             help="What says which chains there are, or more about them: "
             "OpenProteinSet's folder or duplicate_pdb_chains.txt; a folder of structures, of "
-            "alignments or of packed shards; another list of chains; pdb_seqres.txt.gz or another "
-            "FASTA file; OpenFold's mmcif_cache.json, chain_data_cache.json or super.index; "
-            "MLPerf's chains.csv; wwPDB's obsolete.dat.",
+            "alignments or of packed shards; pdb_seqres.txt.gz or another FASTA file; OpenFold's "
+            "mmcif_cache.json, chain_data_cache.json or super.index; MLPerf's chains.csv; wwPDB's "
+            "obsolete.dat.",
             show_default=False,
         ),
     ],

@@ -82,7 +82,7 @@ def check(
         _check_prediction(loaded)
         return
     chains = with_splits(read_chains(loaded.data.chains), loaded.data)
-    check_trainable(chains, loaded.data.chains)
+    check_trainable(chains, loaded.data.splits or loaded.data.chains)
     if leaking := leaking_clusters(chains):
         typer.echo(
             f"warning: {loaded.data.chains}: {len(leaking):,} clusters have chains of both train "

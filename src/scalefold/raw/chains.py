@@ -55,8 +55,10 @@ class Rejected:
     reason: str
 
 
-def read_chains(path: Path) -> list[ChainRow]:
+def read_chains(path: Path, key: str = "data.chains") -> list[ChainRow]:
     """Read ``chains.tsv``: a header line and one line a chain, tab-separated.
+
+    ``key`` names the list in messages.
 
     Where one entry is listed by both forms of its name, its chains have the short one.
 
@@ -68,7 +70,7 @@ def read_chains(path: Path) -> list[ChainRow]:
     """
     if not path.exists():
         raise InputError(
-            f"data.chains: {path}: no such file. Correct the path, or make this list of chains "
+            f"{key}: {path}: no such file. Correct the path, or make this list of chains "
             "(`scalefold chains`, docs/data.md)"
         )
     rows: list[ChainRow] = []

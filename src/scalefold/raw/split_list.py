@@ -27,7 +27,7 @@ def with_splits(rows: list[ChainRow], data: DataConfig) -> list[ChainRow]:
     """
     if data.splits is None:
         return rows
-    later = {short_form(row.chain_key): row for row in read_chains(data.splits)}
+    later = {short_form(row.chain_key): row for row in read_chains(data.splits, "data.splits")}
     known = {short_form(row.chain_key): row for row in rows}
     for key, row in later.items():
         other = known.get(key)
@@ -44,8 +44,7 @@ def with_splits(rows: list[ChainRow], data: DataConfig) -> list[ChainRow]:
             raise InputError(
                 f"data.splits: {data.splits}: {key} is of cluster {row.cluster_id or 'none'!r}, in "
                 f"data.chains, {data.chains}, of {other.cluster_id or 'none'!r}. Clusters are "
-                "packed: name data.chains as the first source of this list, without --clusters, "
-                "or with --clusters none where it has none"
+                "packed: make this list from the packed shards without --clusters"
             )
     return [
         row._replace(split=later[key].split if key in later else "template")

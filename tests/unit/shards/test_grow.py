@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 from tests.unit.shards.conftest import DEMO, Workplace, demo_workplace, redate
 
+from scalefold.chains.packed import read_shards
 from scalefold.errors import InputError
 from scalefold.raw.chains import alignment_folder, mmcif_path, read_chains
 from scalefold.raw.split_list import with_splits
@@ -162,6 +163,8 @@ def test_a_second_list_splits_what_is_packed(demo, demo_copy):
         assert other_chains(demo_copy.out, with_splits(read_chains(demo_copy.table), data)) == set()
 
     index_with(*((key, split, cluster[key]) for key, split in later.items()))
+    samples = {key for key, split, _ in ROWS if split != "template"}
+    assert {chain.chain_key for chain in read_shards(demo_copy.out)} == samples, "to split again"
     reader = ShardReader(demo_copy.out)
     found = dict(zip(reader.keys(), reader.index["split"].to_pylist(), strict=True))
     assert found == {key: later.get(key, "template") for key in cluster}
