@@ -135,10 +135,12 @@ def _hours(config: Config) -> str:
     measured = config.model_copy(update={"features": features, "model": ModelConfig()})
     cluster = Cluster(_KIND, 8, known.fabrics["ndr"], known.gpu_gib[_KIND], 1000.0, 2.5)
     row = Planner(measured, cluster, known).fastest(1)
+    if row.gpu_hours < 0.1:
+        return "less than 0.1 on one H200; training says what is left from its first steps on"
     least = min(step.gib for step in known.steps if step.gib and step.sizes == sizes)
     about = "" if measured == config else "at most about "
     return (
-        f"{about}{max(row.gpu_hours, 0.1):,.1f} on one H200 with training.recomputation "
+        f"{about}{row.gpu_hours:,.1f} on one H200 with training.recomputation "
         f"{row.recomputation}, at {row.step_seconds / row.samples:.4g} s a sample and "
         f"{row.memory_gib:.0f} GiB of its memory; auto takes less where there is less, down to "
         f"{least:.1f} GiB"

@@ -63,7 +63,7 @@ def test_other_sizes_have_a_bound_and_larger_models_have_none() -> None:
     assert hours(crop_size=768, max_msa_clusters=1020) == longer  # 508 + 4 templates' rows
     assert longer == pytest.approx(8 / 4 * hours(max_msa_clusters=1020), rel=1e-3)
     tiny = facts({"preset": "tiny"}, chains)["hours"]
-    assert tiny.startswith("at most about 0.1 ")
+    assert tiny.startswith("less than 0.1 ")
     wide = facts({"preset": "finetuning", "model": {"c_z": 256}}, chains)["hours"]
     assert not any(word.replace(".", "").isdigit() for word in wide.split())
 
