@@ -66,13 +66,18 @@ def structure_files(folder: Path) -> list[Path]:
 
 def read_structures(files: list[Path], jobs: int, notes: Notes) -> Iterator[Candidate]:
     """Read the chains of structures, in several processes; what cannot be read is noted."""
+    capitals = [path.name for path in files if path.name != path.name.lower()]
+    if capitals:
+        logger.warning(
+            "structures with capitals in their names: %s, first %r. The list names entries in "
+            "lower case, and fetch finds only files named so: rename them, as %s. scalefold "
+            "finetune takes any name",
+            f"{len(capitals):,}",
+            capitals[0],
+            capitals[0].lower(),
+        )
     with LiveLine("structures", len(files), Console(stderr=True), 0, 30.0) as line:
-        outlines = zip(files, read_all(_outline, files, jobs), strict=True)
-        for number, (path, outline) in enumerate(outlines, start=1):
-            if path.name != path.name.lower():
-                notes.add(
-                    "structures with capitals in their names: fetch needs small letters", path.name
-                )
+        for number, outline in enumerate(read_all(_outline, files, jobs), start=1):
             if isinstance(outline, str):
                 notes.add("structures that cannot be read", outline)
             else:

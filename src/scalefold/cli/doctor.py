@@ -100,9 +100,9 @@ def _show_backends(device: str) -> None:
 
 def _fill_caches(device: str, config: list[Path]) -> None:
     from scalefold.bench.step import first_step
-    from scalefold.cli.device import torch_device
+    from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
 
     log_to_stderr()
-    seconds = first_step(read_config(config, None), torch_device(device))
+    seconds = first_step(read_config(config, None), measured_device(device))
     typer.echo(f"first step {seconds:.0f} s; what it compiled is in the caches")

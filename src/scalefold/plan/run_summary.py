@@ -44,7 +44,11 @@ def run_summary(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Ite
     if lacking is None:
         yield "files: a mirror is on the web; fetching says which chains lack files"
     elif lacking:
-        fate = "; these are searched" if searched else ", and are set aside"
+        fate = (
+            "; these are searched"
+            if searched
+            else "; unless an identical chain's alignments serve them, they are set aside"
+        )
         yield (
             f"files: {_by_split(lacking)} lack a structure or all alignments{fate}: "
             f"{first_few([row.chain_key for row in lacking])}"

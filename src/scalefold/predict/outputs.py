@@ -159,7 +159,7 @@ def read_record(out: Path, target: Target, made_from: Mapping[str, Any]) -> dict
         ) from None
     if differing:
         raise InputError(
-            f"{folder}: was predicted before, with other {', '.join(differing)}. {fix}"
+            f"{folder}: was predicted before, with another {' and '.join(differing)}. {fix}"
         )
     return record
 

@@ -110,8 +110,9 @@ def check_files(
         absent = absent_files(chains, data, kind, raw)
         if absent:
             raise InputError(
-                f"the mirrors lack these files for all of {counted(len(chains), 'chain')}; correct "
-                f"{_FIXES[kind]}:" + listed([_absent(path) for path in absent])
+                "the mirrors have none of these files for any of the "
+                f"{counted(len(chains), 'chain')}; correct {_FIXES[kind]}:"
+                + listed([_absent(path) for path in absent])
             )
     train = [row for row in chains if row.split == "train"]
     has_files = _completeness(chains, data, only, raw)

@@ -13,4 +13,7 @@ from scalefold.errors import InputError
 def check_openmm() -> None:
     """Raise an InputError if OpenMM is not installed."""
     if importlib.util.find_spec("openmm") is None:
-        raise InputError("OpenMM is not installed: pip install openmm, which relaxation needs")
+        raise InputError(
+            "OpenMM is not installed, which relaxation needs: pip install '.[relax]' in the folder "
+            "of ScaleFold's source"
+        )

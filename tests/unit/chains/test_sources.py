@@ -181,6 +181,17 @@ def test_structures_that_cannot_be_read_are_passed_over(demo_wwpdb: Path, tmp_pa
     assert "2" in note
 
 
+def test_structures_with_capitals_in_their_names_are_listed(
+    demo_wwpdb: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (path,) = demo_wwpdb.rglob("4i6p.cif.gz")
+    (tmp_path / "4I6P.cif.gz").symlink_to(path)
+    candidates = read_sources([tmp_path], jobs=1)
+    assert {chain.chain_key for chain in candidates} == {"4i6p_A", "4i6p_B"}
+    assert "as 4i6p.cif.gz" in caplog.text
+    assert not list(candidates.notes), "they are not passed over"
+
+
 def test_several_processes_read_the_same(demo_wwpdb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = {chain.chain_key: chain for chain in read_sources([demo_wwpdb], jobs=1)}
     monkeypatch.setattr(folders, "_CHUNK", 4)

@@ -514,6 +514,14 @@ def test_doctor_makes_the_first_step_of_a_configuration() -> None:
     assert "first step" in result.output
 
 
+def test_doctor_makes_no_step_on_a_cpu_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    result = run("doctor", "--warm", DEMO)
+    assert result.exit_code == 2
+    assert "--device cpu" in result.stderr
+    assert "first step" not in result.stdout
+
+
 @pytest.mark.parametrize(
     "words",
     [
