@@ -11,6 +11,8 @@ _RESAMPLES: Final = 10_000
 _SEED: Final = 0
 _EQUAL: Final = 0.005
 """Smaller differences of lDDT count as none."""
+_FEWEST_PAIRS: Final = 10
+"""With fewer, the resamples are too alike: the interval is too narrow and finds gains by chance."""
 
 
 def paired(
@@ -30,7 +32,7 @@ def paired(
     dict or None
         ``chains``, their number; ``mean`` and ``other_mean`` over them; ``difference``,
         ``evaluation`` less ``other``; ``low`` and ``high`` of the 95% interval, by resampling
-        chains, None for a single chain; ``better``, ``worse``: chains that differ by 0.005 or more.
+        chains, None for fewer than ten; ``better``, ``worse``: chains that differ by 0.005 or more.
         None without a common chain.
     """
     theirs = {chain["chain_key"]: chain["lddt_ca"] for chain in other["chains"]}
@@ -62,7 +64,7 @@ def paired(
 
 def _interval(differences: np.ndarray) -> tuple[float | None, float | None]:
     count = len(differences)
-    if count < 2:
+    if count < _FEWEST_PAIRS:
         return None, None
     generator = np.random.default_rng(_SEED)
     means = np.concatenate(  # in pieces: a thousand resamples of many chains fit in memory

@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from scalefold.errors import counted
+from scalefold.finetune.listing import FEW_CLUSTERS
 from scalefold.report.inputs import RunFiles
 from scalefold.report.smoothing import smoothed, smoothing_window
 
@@ -31,6 +33,7 @@ def findings(files: RunFiles, calibration: Mapping[str, Mapping[str, Any]]) -> l
         By split, see `scalefold.report.calibration.calibration`.
     """
     return [
+        *_few_chains(files.evaluations),
         *_parted(files.evaluations),
         *_not_finite(files.metrics),
         *_spikes(files.metrics),
@@ -40,6 +43,18 @@ def findings(files: RunFiles, calibration: Mapping[str, Mapping[str, Any]]) -> l
         *_confidence(calibration),
         *_geometry(files),
     ]
+
+
+def _few_chains(evaluations: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The held-out score is over few chains; a score of train alone says what was memorised."""
+    for last in evaluations[-1:]:
+        count = sum(
+            chain["split"] == "validation" and chain["lddt_ca"] is not None
+            for chain in last["chains"]
+        )
+        if 0 < count < FEW_CLUSTERS:
+            rest = "is evaluated: its score" if count == 1 else "are evaluated: their mean"
+            yield f"Only {counted(count, 'validation chain')} {rest} is mostly chance."
 
 
 def _parted(evaluations: Sequence[Mapping[str, Any]]) -> Iterator[str]:

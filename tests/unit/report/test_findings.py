@@ -32,6 +32,10 @@ def scored(step: int, **means: float) -> dict:
     }
 
 
+def bonds(peptide: int, broken: int) -> dict:
+    return {"split": "train", "lddt_ca": None, "peptide_bonds": peptide, "broken_bonds": broken}
+
+
 def session(started: float, ended: float, killed: bool = False) -> Session:
     return Session(started, ended, 1, None if killed else 100.0, None, None, {})
 
@@ -75,6 +79,25 @@ def test_train_and_validation_that_part_are_named_with_the_step():
     assert findings(healthy(evaluations=evaluations[:2]), {}) == []
 
 
+@pytest.mark.parametrize("count", [1, 3, 19])
+def test_a_mean_over_few_chains_is_named_with_their_number(count: int):
+    last = with_scores({f"{i}abc_A": 0.5 for i in range(count)} | {"none_A": None})
+    (found,) = findings(healthy(evaluations=[last]), {})
+    assert f" {count} " in found
+
+
+def test_only_held_out_chains_of_the_last_evaluation_are_counted_as_few():
+    few, many = (with_scores({f"{i}abc_A": 0.5 for i in range(count)}) for count in (3, 20))
+    train = {"chain_key": "1lcd_A", "split": "train", "lddt_ca": 0.9}
+    assert findings(healthy(evaluations=[few, many]), {}) == []
+    # A run that only shows that it memorises its few chains has no held-out score to doubt.
+    memorised = {**scored(9, train=0.9), "chains": [train] * 3}
+    assert findings(healthy(evaluations=[memorised]), {}) == []
+    both = {**few, "chains": [train] * 20 + few["chains"]}
+    (found,) = findings(healthy(evaluations=[both]), {})
+    assert " 3 " in found
+
+
 def test_sessions_that_were_killed_are_counted():
     sessions = [session(0, 3600, killed=True), session(7200, 9000)]
     found = findings(healthy(sessions=sessions), {})
@@ -90,10 +113,7 @@ def test_confidence_that_is_off_is_named():
 
 def test_broken_bonds_are_a_share_of_all():
     last = scored(9, train=0.5)
-    last["chains"] = [
-        {"peptide_bonds": 80, "broken_bonds": 12},
-        {"peptide_bonds": 20, "broken_bonds": 0},
-    ]
+    last["chains"] = [bonds(80, 12), bonds(20, 0)]
     (found,) = findings(healthy(evaluations=[last]), {})
     assert "12%" in found
 
@@ -101,7 +121,7 @@ def test_broken_bonds_are_a_share_of_all():
 @pytest.mark.parametrize(("weight", "mends"), [(0.0, False), (1.0, True)])
 def test_broken_bonds_under_the_violation_loss_have_another_remedy(weight: float, mends: bool):
     last = scored(9, train=0.5)
-    last["chains"] = [{"peptide_bonds": 80, "broken_bonds": 12}]
+    last["chains"] = [bonds(80, 12)]
     checkpoint = Mock(config={"loss": {"violation": weight}})
     (found,) = findings(healthy(evaluations=[last], checkpoints=[checkpoint]), {})
     assert ("scalefold relax" in found) == mends
@@ -144,9 +164,17 @@ def test_only_chains_that_both_have_scored_are_compared():
     found = paired(one, other, "validation")
     assert (found["chains"], found["better"], found["worse"]) == (2, 1, 0)
     assert found["difference"] == pytest.approx(0.05)
-    assert found["low"] == pytest.approx(0.0, abs=1e-9)
-    assert found["high"] == pytest.approx(0.1)
     assert paired(one, with_scores({"z": 0.1}), "validation") is None
+
+
+@pytest.mark.parametrize(("count", "known"), [(1, False), (3, False), (9, False), (10, True)])
+def test_an_interval_takes_ten_chains(count: int, known: bool):
+    keys = [f"{i}abc_A" for i in range(count)]
+    one = with_scores({key: 0.55 + 0.05 * i for i, key in enumerate(keys)})
+    found = paired(one, with_scores(dict.fromkeys(keys, 0.5)), "validation")
+    assert (found["better"], found["worse"]) == (count, 0)
+    assert found["difference"] == pytest.approx(0.05 + 0.025 * (count - 1))
+    assert [found[end] is not None for end in ("low", "high")] == [known, known]
 
 
 def test_the_interval_is_that_of_the_mean():

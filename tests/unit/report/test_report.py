@@ -122,6 +122,8 @@ def test_other_weights_stand_beside_the_last_evaluation(make_run, tmp_path):
     assert "alphafold/model_1 train 4 0.170" in words
     (row,) = [row for row in content["comparisons"] if row["with"] == "alphafold/model_1"]
     assert (row["split"], row["chains"], row["better"]) == ("train", 3, 3)
+    assert row["low"] is row["high"] is None
+    assert "too few chains for an interval" in words
     other.write_text("{}")
     with pytest.raises(InputError, match=r"model_1\.json"):
         write_report(run, against=[other])
