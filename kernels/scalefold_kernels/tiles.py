@@ -8,7 +8,7 @@
         "ranged": ["N"],
         "candidates": {"BLOCK_M": [64, 128], "num_warps": [4, 8], "num_stages": [2, 3]},
         "sm_90": [
-          {"where": {"N": [0, 256], "C": [32, 32], "dtype": "bf16"},
+          {"where": {"N": [0, 256], "C": [32, 32], "dtype": "bfloat16"},
            "tile": {"BLOCK_M": 128, "num_warps": 8, "num_stages": 2}}
         ]
       }
@@ -16,6 +16,7 @@
 
 The first rule of the architecture whose ``where`` holds wins (a number within the bounds, both
 included; a word equal); else ``default``, which must run on every architecture and for every shape.
+A rule that no launch can meet is refused: a name that the kernel's shapes lack, or an unknown type.
 ``ranged`` and ``candidates`` are for the tuner alone (``python -m scalefold_kernels.bench tune``).
 It rewrites the rules of the GPU that it runs on: one for each shape that the benchmark meets; a
 ``ranged`` size extends halfway to the next measured one, all others are exact. ``candidates`` is
@@ -33,8 +34,12 @@ from typing import Any
 
 import torch
 
+from scalefold_kernels.checks import DTYPES
+
 Tile = dict[str, int]
 Shape = Mapping[str, int | str]
+
+_DTYPES = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
 
 _FOLDER = Path(__file__).parent
 
@@ -106,6 +111,12 @@ def _all_tables() -> dict[str, tuple[Path, dict[str, Any]]]:
         for kernel, table in read_tables(path).items():
             if kernel in found:
                 raise ValueError(f"{path} and {found[kernel][0]} both have a table {kernel!r}")
+            for _, rule in _rules(table):
+                if (dtype := rule["where"].get("dtype", _DTYPES[0])) not in _DTYPES:
+                    known = ", ".join(_DTYPES)
+                    raise ValueError(
+                        f"{path}: {kernel} has a rule on the type {dtype!r}; there are: {known}"
+                    )
             found[kernel] = path, table
     return found
 
@@ -117,9 +128,14 @@ def configured(kernel: str) -> list[tuple[str, Shape, Tile]]:
     """
     return [
         (arch, {name: _example(wanted) for name, wanted in rule["where"].items()}, rule["tile"])
-        for arch, value in read_table(kernel).items()
-        if arch.startswith("sm_")
-        for rule in value
+        for arch, rule in _rules(read_table(kernel))
+    ]
+
+
+def _rules(table: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """All rules of a table, each with its architecture."""
+    return [
+        (arch, rule) for arch, value in table.items() if arch.startswith("sm_") for rule in value
     ]
 
 
@@ -129,20 +145,18 @@ def _example(wanted: str | list[int]) -> int | str:
 
 @cache
 def _lookup(kernel: str, arch: str, shape: tuple[tuple[str, int | str], ...]) -> Tile:
-    table, sizes = read_table(kernel), dict(shape)
+    (path, table), sizes = find_table(kernel), dict(shape)
+    if unknown := {name for _, rule in _rules(table) for name in rule["where"]} - sizes.keys():
+        raise ValueError(
+            f"{path}: {kernel} has a rule on {sorted(unknown)}; the launch gives {sorted(sizes)}"
+        )
     for rule in table.get(arch, []):
-        if all(_holds(kernel, name, wanted, sizes) for name, wanted in rule["where"].items()):
+        if all(_holds(wanted, sizes[name]) for name, wanted in rule["where"].items()):
             return dict(rule["tile"])
     return dict(table["default"])
 
 
-def _holds(kernel: str, name: str, wanted: str | list[int], sizes: Shape) -> bool:
-    if name not in sizes:
-        raise ValueError(
-            f"{find_table(kernel)[0]}: {kernel} has a rule on {name!r}; the launch gives "
-            f"{sorted(sizes)}"
-        )
-    value = sizes[name]
+def _holds(wanted: str | list[int], value: int | str) -> bool:
     if isinstance(wanted, str) or isinstance(value, str):
         return value == wanted
     low, high = wanted

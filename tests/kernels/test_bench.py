@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,27 +44,15 @@ def case(ours=reference) -> KernelCase:
 @pytest.mark.parametrize("case", ODD, ids=lambda case: f"{case.op} {case.shape}")
 def test_references_are_those_of_scalefold(case: KernelCase) -> None:
     """Both are plain torch; in float64 they agree to rounding."""
-    theirs = {
-        "attention": TORCH.attention,
-        "global_attention": TORCH.global_attention,
-        "linear": TORCH.residual_linear,
-        "pointwise_attention": TORCH.pointwise_attention,
-        "transition": TORCH.transition,
-    }
-    if case.op == "norm":
-        whole = "projection" in case.shape
-        other = TORCH.normed_projection if whole else TORCH.layer_norm
-    elif case.op == "outer_product":
-        whole = "operands" in case.shape
-        other = TORCH.outer_product_operands if whole else TORCH.outer_product_mean
-    elif case.op == "triangle":
+    if case.op == "triangle":
         multiply = getattr(TORCH, f"triangle_product_{case.shape.split()[2]}")
 
         def other(z: Tensor, mask: Tensor, projection: list, output: list) -> Tensor:
             a, b, gate, z = TORCH.triangle_projection(z, mask, *projection)
             return TORCH.triangle_output(z, multiply(a, b), gate, *output, None)
     else:
-        other = theirs[case.op]
+        (name,) = import_module(f"scalefold_kernels.ops.{case.op}").__all__
+        other = getattr(TORCH, name)
     given = convert(case.check_inputs(Draw(CPU, torch.float32)), torch.float64)
     grads = [torch.randn_like(out) for out in tensors(case.reference(*given))]
     found, expected = (evaluate(f, given, grads) for f in (case.reference, other))

@@ -9,17 +9,18 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from pkgutil import walk_packages
+from pkgutil import iter_modules, walk_packages
 
 import pytest
 import triton
 from tests.kernels.offline.compilation import Resources, complaint
-from tests.kernels.offline.configurations import all_cases, cases_of, every_job
+from tests.kernels.offline.configurations import OPS, all_cases, cases_of, every_job
 from tests.kernels.offline.machine_code import SHORTEST_LOOP, overwritten_operands
 from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.runtime import KernelInterface
 
 import scalefold_kernels
+from scalefold_kernels import ops
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,9 +92,12 @@ def test_portable_kernels_compile_for_other_gpus(arch: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_they_are_listed_by_folder() -> None:
+    assert {*OPS} == {module.name for module in iter_modules(ops.__path__)} | {"sums"}
+
+
 def test_every_kernel_is_listed() -> None:
-    ops = {op for op, _ in all_cases().values()}
-    listed = {case.kernel.fn for op in ops for case in cases_of(op)}
+    listed = {case.kernel.fn for op in OPS for case in cases_of(op)}
     launched = {
         value.fn: f"{module.name}.{name}"
         for module in walk_packages(scalefold_kernels.__path__, f"{scalefold_kernels.__name__}.")

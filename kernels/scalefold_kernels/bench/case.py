@@ -76,8 +76,9 @@ class KernelCase:
 class Op:
     """What the cases of an op have in common.
 
-    ``inputs`` takes a `Draw`, then sizes and options. For the correctness check the first sizes are
-    at most ``checked``: in float64 the reference of larger ones does not fit into memory.
+    ``name`` is its kernels' folder. ``inputs`` takes a `Draw`, then sizes and options. For the
+    correctness check the first sizes are at most ``checked``: in float64 the reference of larger
+    ones does not fit into memory.
     """
 
     name: str
@@ -124,7 +125,7 @@ def chosen(
     for op in ops:
         if op not in known:
             near = "".join(f"; did you mean {n}?" for n in get_close_matches(op, known, n=1))
-            raise LookupError(f"no benchmark of {op}{near} There are {', '.join(known)}")
+            raise LookupError(f"no benchmark of {op}{near or '.'} There are {', '.join(known)}")
     found = [case for case in cases if case.op in (ops or known)]
     kept = [
         case

@@ -157,7 +157,7 @@ def _norms(setting: str, what: str, *shape: int) -> Iterator[KernelCase]:
 
 
 _norm = Op("norm", layer_norm, plain.norm, _norm_inputs).at
-_projection = Op("norm", normed_projection, plain.projection, _projection_inputs).at
+_projection = Op("normed_projection", normed_projection, plain.projection, _projection_inputs).at
 CASES += [
     *_norms(INITIAL, "pair N=256", 256, 256, 128),
     *_norms(INITIAL, "MSA 128 x 256", 128, 256, 256),
@@ -229,7 +229,9 @@ def _operands_inputs(draw: Draw, rows: int, residues: int, channels: int) -> Inp
 
 
 _mean = Op("outer_product", outer_product_mean, plain.outer_product_mean, _mean_inputs, (128,)).at
-_operands = Op("outer_product", outer_product_operands, plain.operands, _operands_inputs).at
+_operands = Op(
+    "outer_product_operands", outer_product_operands, plain.operands, _operands_inputs
+).at
 CASES += [
     _mean(INITIAL, "S=128 N=256", 256, 128),
     _mean(INITIAL, "S=1024 N=256", 256, 1024),

@@ -15,8 +15,8 @@ from scalefold.ops.triton import triton_ops, why_not
 logger = logging.getLogger(__name__)
 
 
-class Served(NamedTuple):
-    """The backend of an operation.
+class OpBackend(NamedTuple):
+    """The backend of an operation on a device.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Served(NamedTuple):
     passed_over: Mapping[str, str]
 
 
-def backends_on(device: torch.device) -> list[Served]:
+def backends_on(device: torch.device) -> list[OpBackend]:
     """The backends of all ops on a device. A backend may still refuse a single call.
 
     Empty where no kernels run: plain PyTorch serves all ops there.
@@ -45,7 +45,7 @@ def backends_on(device: torch.device) -> list[Served]:
         passed_over: dict[str, str] = {}
         for name, reason in reasons.items():
             if reason is None:
-                found.append(Served(op, name, passed_over))
+                found.append(OpBackend(op, name, passed_over))
                 break
             passed_over[name] = reason
     return found

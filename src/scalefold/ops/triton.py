@@ -1,4 +1,4 @@
-"""Bind the GPU kernels of `scalefold_kernels`; the only importer of that package."""
+"""Bind the GPU kernels of `scalefold_kernels`, which only `scalefold.ops` imports."""
 
 from __future__ import annotations
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Kernels = Literal["auto", "torch", "triton"] | Sequence[str]
-
-MIN_CAPABILITY = (8, 0)
-"""Compute capability of the oldest GPUs with bfloat16 matrix products: A100, RTX 30."""
-
 
 PACKAGES: Final = frozenset(op.metadata["package"] for op in fields(Ops))
 """Names that ``training.kernels`` has for kernels of one or several operations."""
@@ -82,14 +78,8 @@ def why_not(device: torch.device) -> str | None:
         return f"the kernels need an NVIDIA GPU, and the device is {device.type}"
     if find_spec("triton") is None:
         return "Triton is not installed (pip install triton)"
-    capability = torch.cuda.get_device_capability(device)
-    if capability < MIN_CAPABILITY:
-        name, (major, minor) = torch.cuda.get_device_name(device), capability
-        return (
-            f"the kernels need compute capability {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} or "
-            f"newer (A100, RTX 30) and {name} has {major}.{minor}"
-        )
-    return None
+    reason = import_module("scalefold_kernels.gpu").why_not_triton(device)
+    return None if reason is None else f"every kernel {reason}"
 
 
 def triton_version() -> str | None:

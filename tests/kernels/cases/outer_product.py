@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
 from typing import Any
-from unittest.mock import MagicMock, patch
 
 import torch
 from tests.kernels.offline.case import CompileCase, empty, recorded
@@ -17,7 +16,6 @@ from tests.kernels.offline.case import CompileCase, empty, recorded
 from scalefold_kernels.ops.outer_product import triton, triton_materialised
 from scalefold_kernels.ops.outer_product.arguments import Factors, Mean, gradient_chains, mean_chain
 from scalefold_kernels.ops.outer_product.hopper import chained, weight_gradient
-from scalefold_kernels.ops.outer_product_operands import triton as operands
 
 _NUM_RES, _CHANNELS, _PAIR_CHANNELS = 256, 32, 128
 _FEW, _MANY = 128, 1024
@@ -33,7 +31,6 @@ def compile_cases() -> list[CompileCase]:
         for dtype in (torch.bfloat16, torch.float32):
             kind = str(dtype).removeprefix("torch.")
             found += _recorded(_few(dtype) | _many(dtype), f" {kind} {arch}", arch)
-        found += _recorded(_operands(64) | _operands(256), f" {arch}", arch)
     return [*found, *_recorded(_hopper(), " on Hopper", "sm_90")]
 
 
@@ -72,32 +69,6 @@ def _many(dtype: torch.dtype) -> Cases:
         "projection": (module, "project_outer_kernel", forward),
         "outer gradient": (module, "outer_gradient_kernel", of_outer),
         "projection weight": (module, "outer_weight_gradient_kernel", of_weight),
-    }
-
-
-def _operands(channels: int) -> Cases:
-    m = empty(1, _FEW, _NUM_RES, channels)
-    both = empty(2, 1, _NUM_RES, _CHANNELS, _FEW)
-    mask = empty(1, _FEW, _NUM_RES, dtype=torch.float32)
-    row, column, weight = empty(channels), empty(_CHANNELS), empty(_CHANNELS, channels)
-    parameters = operands.Parameters(row, row, weight, column, weight, column)
-    sums = empty(2 * _CHANNELS * (channels + 1), dtype=torch.float32)
-
-    def differentiate(other: str) -> None:
-        with (
-            patch.object(operands, other, MagicMock()),
-            patch.object(operands, "sum_rows", lambda *_: sums),
-        ):
-            operands.backward(both, m, mask, parameters, m, m, sums.bfloat16())
-
-    launches = {
-        "forward": partial(operands.forward, m, mask, parameters, both),
-        "backward": partial(differentiate, "parameters_kernel"),
-        "parameters": partial(differentiate, "backward_kernel"),
-    }
-    return {
-        f"operands {name} M={channels}": (operands, f"{name}_kernel", launch)
-        for name, launch in launches.items()
     }
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.kernels.offline.compilation import Resources, complaint
-from tests.kernels.offline.configurations import compile_all, every_job, jobs_of_portable
+from tests.kernels.offline.configurations import OPS, compile_all, every_job, jobs_of_portable
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,6 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--arch", help="another GPU: sm_100 or gfx942")
     parser.add_argument("--spills", action="store_true", help="let them pass")
     options = parser.parse_args(arguments)
+    if unknown := [op for op in options.ops if op not in OPS]:
+        parser.exit(2, f"error: no op {', '.join(unknown)}; there are {', '.join(OPS)}\n")
     if options.arch is None:
         jobs = every_job(options.ops, gluon_alone=options.gluon, first_alone=options.first)
     else:

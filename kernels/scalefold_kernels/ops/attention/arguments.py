@@ -14,9 +14,6 @@ from scalefold_kernels.dot import block
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.rows import channels_together
 
-_SHORT = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-"""Names of types in the tile tables."""
-
 
 class Inputs(NamedTuple):
     """Arguments of ``scalefold.ops.attention``, channels contiguous."""
@@ -78,7 +75,7 @@ class Inputs(NamedTuple):
             "K": self.num_keys,
             "C": self.channels,
             "bias": "no" if self.bias is None else "yes",
-            "dtype": _SHORT[self.q.dtype],
+            "dtype": str(self.q.dtype).removeprefix("torch."),
         }
 
 

@@ -1,0 +1,48 @@
+"""Configurations for the offline compilation.
+
+The launches run on tensors without memory, see `recorded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from unittest.mock import MagicMock, patch
+
+import torch
+from tests.kernels.offline.case import CompileCase, empty, recorded
+
+from scalefold_kernels.ops.outer_product_operands import triton
+
+_NUM_SEQ, _NUM_RES, _CHANNELS = 128, 256, 32
+
+
+def compile_cases() -> Iterator[CompileCase]:
+    """Every kernel at the channels of the MSA and of the extra MSA."""
+    for arch in ("sm_80", "sm_90"):
+        for channels in (64, 256):
+            for name, launch in _launches(channels).items():
+                described = f"operands {name} M={channels} {arch}"
+                yield recorded(triton, f"{name}_kernel", launch, described, arch)
+
+
+def _launches(channels: int) -> dict[str, partial[None]]:
+    m = empty(1, _NUM_SEQ, _NUM_RES, channels)
+    both = empty(2, 1, _NUM_RES, _CHANNELS, _NUM_SEQ)
+    mask = empty(1, _NUM_SEQ, _NUM_RES, dtype=torch.float32)
+    row, column, weight = empty(channels), empty(_CHANNELS), empty(_CHANNELS, channels)
+    parameters = triton.Parameters(row, row, weight, column, weight, column)
+    sums = empty(2 * _CHANNELS * (channels + 1), dtype=torch.float32)
+
+    def differentiate(other: str) -> None:
+        with (
+            patch.object(triton, other, MagicMock()),
+            patch.object(triton, "sum_rows", lambda *_: sums),
+        ):
+            triton.backward(both, m, mask, parameters, m, m, sums.bfloat16())
+
+    return {
+        "forward": partial(triton.forward, m, mask, parameters, both),
+        "backward": partial(differentiate, "parameters_kernel"),
+        "parameters": partial(differentiate, "backward_kernel"),
+    }
