@@ -35,7 +35,7 @@ def shard_file_of(name):
 
 
 def published(key):
-    """Steps of a training's checkpoints, made from the present shards and initial weights, rising.
+    """Steps, ascending, of a training's checkpoints from the present shards and initial weights.
 
     Empty if there are no shards yet, or a checkpoint cannot be read: the training says so.
     """
@@ -87,7 +87,7 @@ def evaluations(key):
     if not steps:
         raise WorkflowError(
             f"{TRAINING.format(key=key)}: this training is complete, but has no checkpoint. Bring one "
-            "back with its .ready file, or delete the folder to train anew"
+            "back with its .ready file, or delete the folder to train from the start"
         )
     # A training that reaches its target ends between two scheduled steps.
     return [

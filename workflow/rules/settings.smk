@@ -137,7 +137,7 @@ def settings(*keys):
 
 
 def packing_params():
-    """The same of all that packing depends on; shards of earlier versions need none of it anew."""
+    """All settings that packing depends on, as parameters; shards of earlier versions stay valid."""
     return [{leaf: value} for leaf, value in former_packing_settings(CONFIG).items()]
 
 

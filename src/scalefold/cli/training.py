@@ -56,8 +56,8 @@ def train(
         bool,
         typer.Option(
             "--set-aside",
-            help="With --resume: if the folder holds a training with other data, initial weights "
-            "or settings, move that training to replaced/ in the folder and start anew. Without "
+            help="With --resume: if the folder holds a training run with other data, initial "
+            "weights or settings, move that run to replaced/ in the folder and start over. Without "
             "it, such a folder is an error.",
         ),
     ] = False,

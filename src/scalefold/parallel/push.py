@@ -37,7 +37,7 @@ class Push:
     rank, size : int
         This rank, and number of those that share a sample.
     new_inbox : callable
-        Makes an `Inbox` with slots of so many bytes; all ranks make it together.
+        Makes an `Inbox` with slots of a given number of bytes; all ranks make it together.
     """
 
     name = "push"

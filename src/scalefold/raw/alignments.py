@@ -73,7 +73,7 @@ class Alignment:
     row_source
         ``[N]`` uint8, index into :data:`ROW_SOURCES`.
     part
-        ``[N]`` int64, rising: which of several merged files a row is from.
+        ``[N]`` int64, ascending: which of several merged files a row is from.
     num_other_parents
         Modified residues for which the file's query had the letter of another table than the chain.
     cut
