@@ -355,8 +355,8 @@ class Config(Section):
     distillation: DistillationConfig = DistillationConfig()
     stages: dict[str, dict[str, Any]] = Field(
         {},
-        description="Trainings in a row, by name: what each sets on top of all else. Each starts "
-        "from the weights of the one before.",
+        description="Stages of training in a row, by name: what each sets on top of all else. Each "
+        "starts from the weights of the one before.",
     )
 
     @field_validator("run_name")

@@ -1,4 +1,4 @@
-"""Ways to divide a training among GPUs, with the time, memory and cost of each."""
+"""Ways to divide training among GPUs, with the time, memory and cost of each."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from scalefold.errors import first_few
 def restart_warnings(
     training: Path, config: Config, published: Sequence[int], evaluated: Collection[int]
 ) -> list[str]:
-    """Warn of training that is to start over, or that lacks checkpoints that are wanted.
+    """Warn of training that is to start over, or lacks checkpoints that are wanted.
 
     Parameters
     ----------
