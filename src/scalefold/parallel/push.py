@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scalefold.ops.triton import Inbox, Parts
 
 _LEAST_BYTES: Final = 2**20
-"""Of an inbox's slot."""
+"""Smallest size of an inbox's slot."""
 
 _NATIVE_ATOMICS: Final = 3
 """The driver's number of the property that peers see each other's atomic operations."""

@@ -34,7 +34,7 @@ ROW_SOURCES: Final[tuple[str, ...]] = (
 _KNOWN_SOURCES: Final = ROW_SOURCES[1:]
 
 NO_OTHER_PARENTS: Final[Mapping[int, str]] = MappingProxyType({})
-"""Of a chain on whose residues all tables agree."""
+"""The mapping for a chain on whose residues all tables agree."""
 
 Limits = Callable[[str], int | None]
 """Rows to take of an alignment by its name, ``None`` for all."""
