@@ -216,7 +216,7 @@ def test_checkpoints_of_other_steps_keep_a_training(workflow) -> None:
     assert "training.steps to one of 2, 4, 6" in output
     workflow.succeed(*fewer, "--until", "train")
     assert (training / "replaced/1/step-00000006").is_dir()
-    said = (training / "training.log").read_text().partition("training starts anew")[2]
+    said = (training / "training.log").read_text().partition("training starts over")[2]
     assert "step 5/5" in said
     workflow.succeed()  # the report is again that of the other tests
 

@@ -35,7 +35,7 @@ def shard_file_of(name):
 
 
 def published(key):
-    """Steps of a training's checkpoints, made from the present shards and initial weights, rising.
+    """Steps, ascending, of a training's checkpoints from the present shards and initial weights.
 
     Empty if there are no shards yet, or a checkpoint cannot be read: the training says so.
     """
@@ -46,6 +46,18 @@ def published(key):
         )
     except (OSError, ValueError, KeyError):
         return []
+
+
+def published_at_end(key):
+    """Steps of the checkpoints that a training has when it has ended: at least one."""
+    checkpoints.train.get(key=key)
+    steps = published(key)
+    if not steps:
+        raise WorkflowError(
+            f"{TRAINING.format(key=key)}: this training is complete, but has no checkpoint. Bring one "
+            "back with its .ready file, or delete the folder to train from the start"
+        )
+    return steps
 
 
 def passed_without(key):
@@ -82,13 +94,7 @@ def evaluations(key):
     scheduled = OF_KEY[key][1].training.published_steps()
     if not ASYNC and not passed_without(key):
         return [evaluation(key, step) for step in scheduled]
-    checkpoints.train.get(key=key)
-    steps = published(key)
-    if not steps:
-        raise WorkflowError(
-            f"{TRAINING.format(key=key)}: this training is complete, but has no checkpoint. Bring one "
-            "back with its .ready file, or delete the folder to train anew"
-        )
+    steps = published_at_end(key)
     # A training that reaches its target ends between two scheduled steps.
     return [
         evaluation(key, step)

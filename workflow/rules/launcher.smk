@@ -58,7 +58,7 @@ def in_container():
 def when_stopped(wildcards, resources):
     """What follows on a training that did not end.
 
-    After exit code 75, stopped before the end, a cluster's job queues up anew, as itself. On this
+    After exit code 75, stopped before the end, a cluster's job queues up again, as itself. On this
     machine a mark tells the evaluation beside it.
     """
     if resources.get("mpi"):

@@ -17,8 +17,7 @@ def predictions(wildcards):
     key, (_, config) = list(OF_KEY.items())[-1]
     step = config.training.steps
     if ASYNC:  # a training may end early
-        checkpoints.train.get(key=key)
-        step = published(key)[-1]
+        step = published_at_end(key)[-1]
     result = (
         f"{RELAXED}/.relaxed" if CONFIG.predict.relax else f"{PREDICTIONS}/.predicted"
     )
@@ -51,7 +50,7 @@ def predict_first_weights(wildcards):
 
 
 def predict_given_options(wildcards):
-    """The same for given weights, and all of these but the first, which the rule's command names."""
+    """Options for given weights, all but the first of which they name; the rule names that one."""
     words = predict_words(CONFIG.evaluation)
     for path in CONFIG.predict.weights[1:]:
         words += ["--weights", path.as_posix()]
@@ -59,7 +58,7 @@ def predict_given_options(wildcards):
 
 
 def predict_given_command(wildcards, threads):
-    """The same, and the configuration if some weights do not say which model they are of."""
+    """Options for given weights, and the configuration if some do not say which model they are of."""
     return with_configuration(
         predict_given_options(wildcards), CONFIG.predict.weights, wildcards, threads
     )
@@ -106,7 +105,7 @@ def teacher_weights(wildcards):
 
 
 def teacher_mark(wildcards):
-    """What says that these are there."""
+    """The file whose presence says that a teacher's weights are there."""
     weights = teacher_weights(wildcards)
     if wildcards.teacher == GIVEN:
         return weights
@@ -124,13 +123,14 @@ def teacher_options(wildcards):
 
 
 def teacher_command(wildcards, threads):
-    """The same, and the configuration for weights that do not say which model they are of."""
+    """Options for a teacher, and the configuration if its weights do not say which model it is."""
     options = teacher_options(wildcards)
     given = [Path(teacher_weights(wildcards))] if wildcards.teacher == GIVEN else []
     return with_configuration(options, given, wildcards, threads)
 
 
 def with_configuration(options, weights, wildcards, threads):
+    """Options, and the configuration unless all weights say which model they are of."""
     from scalefold.predict.members import says_model
 
     if all(says_model(path) for path in weights):

@@ -105,7 +105,7 @@ shell.prefix(
 
 
 def given_configuration(wildcards, threads):
-    """The same files and overrides for every command.
+    """The files and overrides of the configuration, the same for every command.
 
     A job lists the keys that it uses as parameters of their own, so this one is no reason to run it
     again: Snakemake does not compare parameters that are functions of `threads`.
@@ -137,7 +137,7 @@ def settings(*keys):
 
 
 def packing_params():
-    """The same of all that packing depends on; shards of earlier versions need none of it anew."""
+    """All settings that packing depends on, as parameters; shards of earlier versions stay valid."""
     return [{leaf: value} for leaf, value in former_packing_settings(CONFIG).items()]
 
 

@@ -1,8 +1,8 @@
 # Training is one job: one process on this machine, or processes on several nodes of a cluster. Its
 # checkpoints are not declared, since Snakemake deletes declared outputs of a job that failed or runs
 # again, and an interrupted training continues from its last checkpoint. A training with other settings
-# has another key, thus another folder. With other data or initial weights it starts anew in the same
-# folder, and the earlier one moves to replaced/.
+# has another key, thus another folder. With other data or initial weights it starts over in the same
+# folder, and the earlier run moves to replaced/.
 from scalefold.config import check_initial_weights, initial_weights_file
 from scalefold.launcher import choose_degree
 from scalefold.raw.chains import check_trainable
@@ -49,7 +49,7 @@ def check_processes(config):
 
 @cache
 def say_restart_warnings(key):
-    """Warn if a training is to start anew, or lacks checkpoints that are wanted."""
+    """Warn if training is to start over, or lacks checkpoints that are wanted."""
     if workflow.is_main_process:
         config = OF_KEY[key][1]
         evaluated = {

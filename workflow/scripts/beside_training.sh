@@ -3,7 +3,7 @@
 #     beside_training.sh KEY MINUTES COMMAND...
 # While the training waits in the queue, this job waits there, too: it holds no GPU. It ends when the
 # training has left the queue and the command has run since. MINUTES is its time limit, before which it
-# queues up anew.
+# queues up again.
 set -euo pipefail
 key=$1 minutes=$2
 shift 2

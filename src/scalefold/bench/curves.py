@@ -53,7 +53,7 @@ def bench_curves(
         Of equally many steps, which `WINDOWS` divides.
     shards : Path
     out : Path
-        JSON file, written anew after each seed.
+        JSON file, written again after each seed.
     seeds : sequence of int
         At least two.
 

@@ -102,7 +102,7 @@ def bench_ladder(
     device: torch.device,
     console: Console,
 ) -> dict[str, Any]:
-    """Measure each rung, and write them as JSON, anew after each.
+    """Measure each rung, and write all of them as JSON again after each.
 
     Rungs that the file holds already, by the same code on the same kind of device, are not measured
     again.

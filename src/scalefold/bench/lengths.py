@@ -24,7 +24,7 @@ class Lengths:
         )
 
     def quantiles(self, number: int) -> list[int]:
-        """So many lengths, rising."""
+        """Return ``number`` lengths, ascending."""
         normal = statistics.NormalDist(math.log(self.median), self.spread)
         places = ((place + 0.5) / number for place in range(number))
         lengths = (round(math.exp(normal.inv_cdf(place))) for place in places)

@@ -137,7 +137,7 @@ def made_up_features(length: int, sizes: FeaturesConfig, device: torch.device) -
 
 
 def proteins_an_hour(chains: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Of chains that were all predicted: with what is made once a length, and without."""
+    """Rates without and with what is made once a length; none if a chain was not predicted."""
     if not chains or any("error" in row for row in chains):
         return {}
     return {

@@ -62,7 +62,7 @@ def earlier_record(file: Path, head: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     record = read_record(file, head["benchmark"])
     if found := _differences(record, head):
-        logger.info("%s: all is measured anew, since its %s", file, found)
+        logger.info("%s: all is measured again, since its %s", file, found)
         return {}
     return record
 

@@ -38,7 +38,7 @@ from scalefold.train.assemble import Trainer, assemble
 from scalefold.train.step_numbers import Readback
 
 _TIMED_STEPS: Final = 10
-"""Of each recycling count: a number, not a time, since all processes must make as many."""
+"""Steps of each recycling count: a number, not a time, since all must make as many."""
 
 _EXCHANGES: Final = re.compile("nccl|exchange_kernel", re.IGNORECASE)
 """Names of the kernels of an exchange."""

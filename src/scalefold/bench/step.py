@@ -107,7 +107,7 @@ def _measure(
 def first_step(config: Config, device: torch.device) -> float:
     """Make one training step of made-up full samples; return its seconds.
 
-    Triton's cache and that of torch.compile then hold what a training of these settings needs.
+    Triton's cache and that of torch.compile then hold what training with these settings needs.
     """
     with given_or_full(None, config.features) as shards:
         trainer, samples = assemble(config, device), prepared_samples(config, shards, device)

@@ -1,7 +1,7 @@
 """Shards of made-up chains of a stated size, for benchmarks of reading: no data set is needed.
 
-Sizes are those of deep alignments in OpenProteinSet: rows of falling similarity to the query, gaps
-in runs at both ends, deletions at some places, template hits over most of the query.
+Sizes are those of deep alignments in OpenProteinSet: rows of decreasing similarity to the query,
+gaps in runs at both ends, deletions at some places, template hits over most of the query.
 """
 
 from __future__ import annotations

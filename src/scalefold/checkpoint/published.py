@@ -34,7 +34,7 @@ def steps_made_from(
     Returns
     -------
     list of int
-        Rising.
+        Ascending.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def passed_steps(found: Sequence[int], training: TrainingConfig) -> list[int]:
     Returns
     -------
     list of int
-        Rising. With ``training.steps`` among them, the training went too far to be continued.
+        Ascending. With ``training.steps`` among them, training went too far to be continued.
     """
     last = max(found, default=0)
     return [step for step in training.published_steps() if step < last and step not in found]

@@ -2,7 +2,7 @@
 
 A workflow names the folder of a training by what its configuration determines, so another
 configuration has another folder. The contents of files are not in the name: shards that were packed
-again, or other initial weights under the same path, start the training anew in its folder. The
+again, or other initial weights under the same path, start the training over in its folder. The
 earlier training was expensive, so it is moved, never deleted.
 """
 
@@ -59,7 +59,7 @@ def set_aside_other_run(config: Config, inputs: Inputs, out: Path) -> Path | Non
             shutil.copy2(path, target)
         elif path.name not in (LOCK_FOLDER, REPLACED_FOLDER):
             path.rename(target / path.name)
-    logger.warning("training starts anew; the earlier one is kept in %s, since %s", target, reason)
+    logger.warning("training starts over; the earlier one is kept in %s, since %s", target, reason)
     return target
 
 

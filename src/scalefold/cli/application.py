@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 1 an error of the program (with traceback), or nobody reads the output any more
 (silently, as ``| head`` has it; Typer and Rich do so); 2 an error of the user's input or of
-the command line (one message); 75 a training was stopped before its end and can be resumed; 130
+the command line (one message); 75 training was stopped before its end and can be resumed; 130
 interrupted.
 """
 

@@ -162,7 +162,7 @@ def _check_prediction(config: Config) -> None:
 
 @app.command(epilog="Example: [cyan]scalefold config key -c demo/config.yaml[/]")
 def key(config: ConfigFiles, set_: Overrides = None) -> None:
-    """Print the key of a training: the name of its folder below weights/.
+    """Print the key of a training run: the name of its folder below weights/.
 
     The key changes with every setting that the trained weights depend on, except the number of
     steps. With several stages, each has a line with its key and its name.

@@ -41,7 +41,7 @@ def distil(
     """Add predicted structures to shards, to train on both: self-distillation.
 
     The section distillation says which predictions are kept. distilled.tsv in the new folder has a
-    line for each. A training draws them with sampling.distilled_share.
+    line for each. Training draws them with sampling.distilled_share.
     """
     if (alignments is None) != query_alone:
         raise InputError(

@@ -1,4 +1,4 @@
-"""``scalefold doctor``: what a training needs of this machine, and what runs the model on it."""
+"""``scalefold doctor``: what training needs of this machine, and what runs the model on it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def doctor(
         typer.Option(
             metavar="CONFIG",
             help="Also make one training step of this configuration, so that all its kernels are "
-            "compiled when a training starts. May be given several times; later files win.",
+            "compiled when training starts. May be given several times; later files win.",
         ),
     ] = None,
 ) -> None:
-    """Show what the model runs on here, and try what a training needs: GPUs, links, folders.
+    """Show what the model runs on here, and try what training needs: GPUs, links, folders.
 
     GPU, torch, Triton and the backend of each op come first. If a preferred backend does not serve
     an op, the reason is printed below it. The last line is a verdict. The exit code is 2 if

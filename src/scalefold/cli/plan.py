@@ -1,4 +1,4 @@
-"""``scalefold plan``: time, memory and cost of a training on GPUs that one does not have yet."""
+"""``scalefold plan``: time, memory and cost of training on GPUs that one does not have yet."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def plan(
     ] = "text",
     set_: Overrides = None,
 ) -> None:
-    """Estimate a training: step time, days, GPU hours, energy, cost and memory, by number of GPUs.
+    """Estimate step time, days, GPU hours, energy, cost and memory of training, by number of GPUs.
 
     The estimate rests on recorded steps, on exchanges counted on the code, and on assumptions that
     options change. The last column names what no record covers. Memory is the most that each GPU

@@ -56,8 +56,8 @@ def train(
         bool,
         typer.Option(
             "--set-aside",
-            help="With --resume: if the folder holds a training with other data, initial weights "
-            "or settings, move that training to replaced/ in the folder and start anew. Without "
+            help="With --resume: if the folder holds a training run with other data, initial "
+            "weights or settings, move that run to replaced/ in the folder and start over. Without "
             "it, such a folder is an error.",
         ),
     ] = False,
@@ -182,7 +182,7 @@ def evaluate(
         Path,
         typer.Argument(
             help="A checkpoint folder, step-<number>, or a file of weights of ScaleFold, OpenFold "
-            "or AlphaFold (.npz). With --follow, a training's folder."
+            "or AlphaFold (.npz). With --follow, a training run's folder."
         ),
     ],
     config: ConfigFiles,
@@ -211,7 +211,7 @@ def evaluate(
         bool,
         typer.Option(
             "--follow",
-            help="Evaluate each checkpoint of a training as soon as it is complete. End when the "
+            help="Evaluate each checkpoint of a training run as soon as it is complete. End when "
             "training has ended, or gives no sign of life for two minutes.",
         ),
     ] = False,
@@ -284,8 +284,7 @@ RunFolder = Annotated[Path, typer.Argument(help="The run's folder.")]
 Key = Annotated[
     str | None,
     typer.Option(
-        help="Which of the run's trainings, as `scalefold config key` names it. Needed if there "
-        "are several."
+        help="Which training, if the run has several: its key, as `scalefold config key` prints it."
     ),
 ]
 RunShards = Annotated[

@@ -49,7 +49,7 @@ class TemplateConfig(Section):
     num_heads_pointwise: Positive = 4
 
     def num_rows(self, slots: int) -> int:
-        """Rows that so many template slots add to the MSA representation."""
+        """Rows that this many template slots add to the MSA representation."""
         return slots if self.enabled and self.embed_torsion_angles else 0
 
 

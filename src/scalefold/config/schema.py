@@ -235,8 +235,8 @@ class TrainingConfig(Section):
     start_timeout_seconds: Positive = Field(
         900,
         le=86_400,
-        description="After so long without an answer a process takes the others for dead, until "
-        "the first step is made, and while the last checkpoint is written.",
+        description="After this many seconds without an answer a process treats the others as "
+        "dead, until the first step is made, and while the last checkpoint is written.",
     )
     exchange_timeout_seconds: Positive = Field(
         120, le=86_400, description="The same from the first step on."
@@ -253,7 +253,7 @@ class TrainingConfig(Section):
         return step % self.checkpoint_every == 0 or step == self.steps
 
     def published_steps(self) -> list[int]:
-        """Steps whose checkpoints are there when training has ended, rising; 0 is the untrained."""
+        """Steps, ascending, whose checkpoints are there after training; 0 is untrained."""
         steps = sorted({*range(0, self.steps, self.checkpoint_every), self.steps})
         return steps[-self.keep_checkpoints :]
 
@@ -355,8 +355,8 @@ class Config(Section):
     distillation: DistillationConfig = DistillationConfig()
     stages: dict[str, dict[str, Any]] = Field(
         {},
-        description="Trainings in a row, by name: what each sets on top of all else. Each starts "
-        "from the weights of the one before.",
+        description="Stages of training in a row, by name: what each sets on top of all else. Each "
+        "starts from the weights of the one before.",
     )
 
     @field_validator("run_name")

@@ -1,4 +1,4 @@
-"""A run of several trainings in a row; each starts from the weights of the one before.
+"""A run of several training stages in a row; each starts from the weights of the one before.
 
 A stage is the configuration with some settings laid over it. Alone it is the whole configuration of
 one training.

@@ -24,7 +24,7 @@ from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.writer import ShardFacts, write_shard
 
 KEY_PREFIX = "distilled_"
-"""Of the chain keys: no entry of the PDB has such a name."""
+"""Prefix of the chain keys: no entry of the PDB has such a name."""
 METHOD = "prediction"
 
 

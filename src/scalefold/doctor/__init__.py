@@ -1,4 +1,4 @@
-"""What a training needs of a machine, tried out: GPUs, links, clocks, folders, shards, caches."""
+"""What training needs of a machine, tried out: GPUs, links, clocks, folders, shards, caches."""
 
 from scalefold.doctor.finding import Finding, verdict
 

@@ -17,7 +17,7 @@ class Finding:
     said : str
         What is so.
     wrong : bool
-        Whether it must be fixed before a training can go well.
+        Whether it must be fixed before training can go well.
     """
 
     subject: str

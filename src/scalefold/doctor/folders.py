@@ -53,7 +53,7 @@ def _tried(folder: Path) -> Iterator[Finding]:
     (folder / "lock").open("x").close()
     try:
         (folder / "lock").open("x").close()
-        yield Finding("lock", "one file can be created twice: two trainings may start", wrong=True)
+        yield Finding("lock", "one file can be created twice: training may start twice", wrong=True)
     except FileExistsError:
         yield Finding("lock", "no file can be created twice")
     before = time.time()

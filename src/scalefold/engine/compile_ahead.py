@@ -123,7 +123,7 @@ def _mark(kernel: Any, specialisation: str) -> Path:
 
 
 def _folders_of_marks() -> tuple[Path, Path]:
-    """Of Triton's cache, and of what an image brings (`scalefold.engine.shipped_kernels`)."""
+    """Folders in Triton's cache, and in the one that an image brings (`shipped_kernels`)."""
     from triton import knobs
 
     return Path(knobs.cache.dir) / "scalefold", Path(knobs.cache.override_dir) / "scalefold"

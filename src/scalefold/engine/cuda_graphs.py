@@ -4,7 +4,7 @@ The templates' embedding, a recycling pass and the last pass, forward and backwa
 once for each set of feature shapes and replayed after that, on static buffers: features are copied
 in before each replay, recycled representations stay where they are, gradients are already views of
 flat buffers. The last pass's graph goes on from what the templates' graph keeps for backward.
-Random masks depend on a key among the features, so a replay draws anew. The rest of a step
+Random masks depend on a key among the features, so each replay draws new ones. The rest of a step
 (exchange with other ranks, clipping, update) is a few launches over flat buffers and stays outside.
 """
 

@@ -117,7 +117,7 @@ def exhaustion_explained(checkpointing: ActivationCheckpointing) -> Iterator[Non
             f"a training step does not fit into the GPU's memory: {facts} training.recomputation "
             f"is {checkpointing} ({', '.join(MODES)}: each needs less than the one before): set "
             "another, or take a larger GPU or one that nothing else uses, and go on with --resume; "
-            "or begin anew with a smaller features.crop_size, max_msa_clusters or max_extra_msa"
+            "or start over with a smaller features.crop_size, max_msa_clusters or max_extra_msa"
         ) from error
 
 
@@ -160,7 +160,7 @@ def _number(device: torch.device) -> int:
 
 
 def with_reserve(peak: int) -> int:
-    """Memory that must be free for a process that has so much at its peak."""
+    """Memory that must be free for a process that needs ``peak`` bytes at its peak."""
     return int(peak * (1 + _RESERVE)) + _BESIDES
 
 
@@ -181,7 +181,7 @@ def peak_bytes(
 def pass_memory(
     config: Config, ops: Ops, checkpointing: ActivationCheckpointing, degree: int = 1
 ) -> PassMemory:
-    """Memory of a training pass, on one of so many ranks that share it.
+    """Memory of a training pass, on one of the ``degree`` ranks that share it.
 
     Every block of the Evoformer keeps the same amount, so two are counted and the rest follows.
     `OffloadedInputs` leaves no more of all blocks on the GPU than ``full`` does of two.
@@ -197,7 +197,7 @@ def pass_memory(
 def empty_features(config: Config, degree: int = 1) -> Features:
     """Features of the configured training shapes, one sample, their values left open.
 
-    They can be divided among so many ranks.
+    They can be divided among ``degree`` ranks.
     """
     shapes = config.features
     sizes = {

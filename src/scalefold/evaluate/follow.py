@@ -134,7 +134,7 @@ class _Checkpoints:
         self._scheduled = set(sorted(config.training.published_steps())[number::followers])
 
     def waiting(self) -> list[int]:
-        """Steps that are to be evaluated and are not, rising."""
+        """Steps that are still to be evaluated, ascending."""
         return [
             step
             for step in self._published()

@@ -1,4 +1,4 @@
-"""Whether evaluations have stopped rising: then a training is over before its last step."""
+"""Whether evaluations have stopped improving: then training ends before its last step."""
 
 from __future__ import annotations
 

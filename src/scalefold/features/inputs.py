@@ -160,7 +160,7 @@ def aligned_templates(templates: Sequence[Template], residues: NDArray[np.int32]
     ----------
     templates : sequence of (TemplateHit, ChainRecord)
     residues : ndarray, shape (M,), int32
-        Residues of the query that are used, rising.
+        Residues of the query that are used, ascending.
     """
     shape = len(templates), len(residues)
     aatype = np.full(shape, GAP, np.uint8)

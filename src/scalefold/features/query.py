@@ -25,7 +25,7 @@ class Query:
     msa : MsaRecord
         Its alignment.
     templates : tuple of (TemplateHit, ChainRecord)
-        By falling ``sum_probs``.
+        By descending ``sum_probs``.
     release_date : date or None
         Templates must be older. Where it is unknown none is used.
     """

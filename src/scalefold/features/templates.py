@@ -31,8 +31,8 @@ def usable_templates(
     Parameters
     ----------
     templates : iterable of (TemplateHit, ChainRecord)
-        By falling ``sum_probs``. Structures of templates that are too new, or come after the last
-        one that is returned, are not looked at.
+        By descending ``sum_probs``. Structures of templates that are too new, or come after the
+        last one that is returned, are not looked at.
     query_date : date or None
         Release date of the query. Where it is unknown no template can be shown to be old enough,
         and none is used; the same goes for a template without a date.

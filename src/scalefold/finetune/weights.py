@@ -70,7 +70,7 @@ def read_given_weights(path: Path, preset: str | None = None) -> GivenWeights:
     if path.is_dir():
         raise InputError(
             f"--weights {path}: a folder, but no checkpoint. Name a file, or a folder "
-            "step-<number> of a training"
+            "step-<number> of a training run"
         )
     named = _NAMED.findall(path.name)
     presets = [preset] if preset else named[-1:] or list(_OF_A_FILE)

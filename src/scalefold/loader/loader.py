@@ -48,7 +48,7 @@ class Batch:
     ----------
     step : int
     draws : list of int
-        Index of each sample's draw in the run, rising.
+        Index of each sample's draw in the run, ascending.
     chain_keys : list of str
     lateness : list of int
         Steps that each sample comes after its place; negative: before.
@@ -71,7 +71,7 @@ class Batch:
 
 
 def local_batch_size(training: TrainingConfig, world_size: int) -> int:
-    """Samples of a step on each of so many ranks.
+    """Samples of a step on each of ``world_size`` ranks.
 
     Raises
     ------
@@ -93,7 +93,7 @@ class TrainingLoader(Iterator[Batch]):
     whatever the number of ranks and workers; rank ``r`` has the ``r``-th contiguous part of each
     step. With ``training.max_staleness`` 0 (or ``training.deterministic``) samples are served at
     their places, bit-reproducibly. Otherwise the first samples that are ready are served, each
-    rank's for itself, no sample more than so many steps late (`scalefold.loader.order`).
+    rank's for itself, no sample more than this many steps late (`scalefold.loader.order`).
 
     With ``training.loader_workers`` 0 samples are prepared when they are asked for, in order;
     otherwise worker processes keep ``training.prefetch`` samples ahead, and as many as a step
@@ -201,7 +201,7 @@ class TrainingLoader(Iterator[Batch]):
         self.close()
 
     def position(self, step: int) -> Position:
-        """Where this rank is in its data when so many steps have been made.
+        """Where this rank is in its data when ``step`` steps have been made.
 
         Parameters
         ----------

@@ -30,9 +30,9 @@ class Position:
     step : int
         Steps served.
     late : tuple of int
-        Draws of earlier steps that were not served yet, rising.
+        Draws of earlier steps that were not served yet, ascending.
     early : tuple of int
-        Draws of this and later steps that were served already, rising.
+        Draws of this and later steps that were served already, ascending.
     """
 
     step: int
@@ -86,7 +86,7 @@ class ServingOrder:
         self.in_place = not (max_staleness or position.late or position.early)
         """Whether every draw is served at its place."""
         self.outstanding: list[int] = []
-        """Draws that were taken up and are not served yet, rising."""
+        """Draws that were taken up and are not served yet, ascending."""
 
     def take_up(self) -> int:
         """Return the next draw to prepare."""

@@ -24,7 +24,7 @@ class StoppedWaitingError(Exception):
 
 
 class Watch:
-    """Of one wait for the samples of a step.
+    """Watches one wait for the samples of a step.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ class Linear(nn.Linear):
         super().__init__(in_features, out_features, bias)
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew from torch's generator."""
+        """Draw the weights again from torch's generator."""
         if self.weight.is_meta:  # torch would import its compiler to draw nothing
             return
         with torch.no_grad():

@@ -83,19 +83,20 @@ def _apply(
     first_moment: Tensor,
     second_moment: Tensor,
     finite: Tensor,
-    share1: Tensor,
-    share2: Tensor,
+    one_minus_beta1: Tensor,
+    one_minus_beta2: Tensor,
     correction2_root: Tensor,
     step_size: Tensor,
     eps: float,
 ) -> None:
     """Update weights and moments in place.
 
-    ``share1`` and ``share2`` are the weights of the gradient in the moments. They and ``step_size``
-    are 0 where the step is skipped. 0 * NaN is NaN, so the gradient is replaced, not scaled.
+    ``one_minus_beta1`` and ``one_minus_beta2`` are the weights of the gradient in the moments. They
+    and ``step_size`` are 0 where the step is skipped. 0 * NaN is NaN, so the gradient is replaced,
+    not scaled.
     """
     gradient = torch.where(finite, gradient, 0.0)
-    first_moment.lerp_(gradient, share1)
-    second_moment.lerp_(gradient.square(), share2)
+    first_moment.lerp_(gradient, one_minus_beta1)
+    second_moment.lerp_(gradient.square(), one_minus_beta2)
     denominator = second_moment.sqrt() / correction2_root + eps
     weights.sub_(denominator.reciprocal() * first_moment * step_size)

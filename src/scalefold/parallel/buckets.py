@@ -21,7 +21,7 @@ def bucket_slices(starts: Sequence[int], size: int, elements: int) -> list[slice
     Parameters
     ----------
     starts : sequence of int
-        Where parameters begin, rising, the first at 0; buckets begin at some of these.
+        Where parameters begin, ascending, the first at 0; buckets begin at some of these.
     size : int
         Of the buffer.
     elements : int

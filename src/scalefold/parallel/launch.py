@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 START_TIMEOUT: Final = timedelta(minutes=15)
-"""After this long without an answer, a rank takes the others for dead; until the configuration says
+"""After this long without an answer, a rank treats the others as dead; until the configuration says
 otherwise."""
 
 _GLOO_SECONDS: Final = 1.0
@@ -121,7 +121,7 @@ def divided(
     exchange: Literal["auto", "push", "collectives"] = "auto",
     evaluators: int = 0,
 ) -> Mesh:
-    """Divide all processes that train among samples, so many to one sample.
+    """Divide all processes that train among samples, as many to one sample as ``setting`` says.
 
     Processes of a sample are neighbours on one node. All processes make this call. Those that do
     not train get `SINGLE`.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scalefold.ops.triton import Inbox, Parts
 
 _LEAST_BYTES: Final = 2**20
-"""Of an inbox's slot."""
+"""Smallest size of an inbox's slot."""
 
 _NATIVE_ATOMICS: Final = 3
 """The driver's number of the property that peers see each other's atomic operations."""
@@ -37,7 +37,7 @@ class Push:
     rank, size : int
         This rank, and number of those that share a sample.
     new_inbox : callable
-        Makes an `Inbox` with slots of so many bytes; all ranks make it together.
+        Makes an `Inbox` with slots of a given number of bytes; all ranks make it together.
     """
 
     name = "push"

@@ -107,7 +107,7 @@ class Ranks:
         event.synchronize()
 
     def limit(self, seconds: float) -> None:
-        """Take ranks for dead from now on that do not answer for so long."""
+        """From now on, treat ranks that do not answer for this long as dead."""
 
 
 ALONE: Final = Ranks()

@@ -1,1 +1,1 @@
-"""What a training takes, before it begins: a summary of a run, and a plan for GPUs not yet had."""
+"""What training takes, before it begins: a summary of a run, and a plan for GPUs not yet had."""

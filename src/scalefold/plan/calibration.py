@@ -97,7 +97,7 @@ class Calibration:
         return latency + of_byte * size
 
     def wait_of_slowest(self, loaders: int) -> float:
-        """Seconds that the slowest of so many loaders lets a step wait."""
+        """Seconds that the slowest of this many loaders lets a step wait."""
         waits = self.loader_waits
         return float(np.interp(loaders / (loaders + 1), waits["quantiles"], waits["seconds"]))
 

@@ -50,7 +50,7 @@ class CountingRanks:
 def count_exchanges(
     config: Config, checkpointing: ActivationCheckpointing, degree: int
 ) -> tuple[Exchanges, Exchanges]:
-    """Count the exchanges of a sample on each of so many GPUs.
+    """Count the exchanges of a sample on each of the ``degree`` GPUs that share it.
 
     All blocks of the Evoformer exchange the same, so two are counted and the rest follows.
 

@@ -1,4 +1,4 @@
-"""Ways to divide a training among GPUs, with the time, memory and cost of each."""
+"""Ways to divide training among GPUs, with the time, memory and cost of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEGREES: Final = (1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Row:
-    """One way: ``data`` groups of ``dap`` GPUs, each group with so many ``samples`` of a step.
+    """One way: ``data`` groups of ``dap`` GPUs, each group with ``samples`` samples of a step.
 
     Of the ``gpus`` that are there, as many are ``used`` as train. ``memory_gib`` is the most that
     each needs, without a reserve. ``efficiency`` is the speed of each, against one that trains

@@ -21,7 +21,7 @@ from scalefold.shards.buckets import filled_buckets
 _KIND: Final = "NVIDIA H200"
 """Hours and memory are said for one GPU of this kind."""
 _BYTES_A_PARAMETER: Final = 16
-"""Of a checkpoint: weights, their average and Adam's two moments, in float32."""
+"""In a checkpoint: weights, their average and Adam's two moments, in float32."""
 
 _JOBS_A_BUCKET: Final = 4  # fetch_structures, fetch_alignments, structures, pack
 _JOBS_A_RUN: Final = 3  # index, config, all

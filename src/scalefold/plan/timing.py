@@ -1,4 +1,4 @@
-"""The time of a step on so many GPUs.
+"""The time of a step on a given number of GPUs.
 
 A pass of a sample takes ``fixed + shared / d`` on the ``d`` GPUs that share it, and its exchanges.
 Both parts are fitted to recorded steps. Exchanges are counted on the code, and timed by latency and

@@ -16,7 +16,7 @@ from scalefold.predict.predictor import Prediction, Predictor
 from scalefold.predict.shared_chain import LeadingPredictor, SharedPredictors
 
 Key = str
-"""Of settings: what has the same one is made once."""
+"""Stands for settings: what has the same key is made once."""
 
 
 class Ensemble:
@@ -75,7 +75,7 @@ class Ensemble:
 
 
 def _model_key(config: Config) -> Key:
-    """Of what one assembled model has in common."""
+    """Key of all settings that an assembled model depends on, besides its weights."""
     training = config.training
     how = (training.precision, config.evaluation.precision, training.kernels, training.cuda_graphs)
     return json.dumps([config.model.model_dump(), how, _features_key(config)])

@@ -120,7 +120,7 @@ def check_settings(out: Path, targets: Iterable[Target], now: Mapping[str, Any])
         name, difference = next(iter(others.items()))
         raise InputError(
             f"{out}: has predictions by other weights or settings, {len(others)} in number. Of "
-            f"{name}, {difference}. Move this folder away to predict anew, choose another, or go "
+            f"{name}, {difference}. Move this folder away to predict again, choose another, or go "
             "back to what it was"
         )
 

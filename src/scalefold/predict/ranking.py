@@ -42,7 +42,7 @@ class Ranked:
 
     @property
     def stem(self) -> str:
-        """Of the names of its files."""
+        """How the names of its files begin."""
         return f"rank_{self.rank}_{self.member.label}"
 
 

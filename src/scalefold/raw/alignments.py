@@ -34,7 +34,7 @@ ROW_SOURCES: Final[tuple[str, ...]] = (
 _KNOWN_SOURCES: Final = ROW_SOURCES[1:]
 
 NO_OTHER_PARENTS: Final[Mapping[int, str]] = MappingProxyType({})
-"""Of a chain on whose residues all tables agree."""
+"""The mapping for a chain on whose residues all tables agree."""
 
 Limits = Callable[[str], int | None]
 """Rows to take of an alignment by its name, ``None`` for all."""
@@ -73,7 +73,7 @@ class Alignment:
     row_source
         ``[N]`` uint8, index into :data:`ROW_SOURCES`.
     part
-        ``[N]`` int64, rising: which of several merged files a row is from.
+        ``[N]`` int64, ascending: which of several merged files a row is from.
     num_other_parents
         Modified residues for which the file's query had the letter of another table than the chain.
     cut

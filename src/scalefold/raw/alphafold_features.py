@@ -21,7 +21,7 @@ from scalefold.errors import InputError
 from scalefold.raw.compressed import read_bytes
 
 HHBLITS_LETTERS: Final = "ACDEFGHIKLMNPQRSTVWYX-"
-"""Of the codes in AlphaFold's raw features (``residue_constants.ID_TO_HHBLITS_AA``)."""
+"""Letters of the codes in AlphaFold's raw features (``residue_constants.ID_TO_HHBLITS_AA``)."""
 MAX_BYTES: Final = 4_000_000_000
 _LARGEST_DELETION: Final = 65_535
 _MAKERS: Final = {

@@ -16,7 +16,7 @@ GZIP_MAGIC: Final = b"\x1f\x8b"
 _PIECE_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 1 << 24
 MAX_STRUCTURE_BYTES: Final = 500_000_000
-"""Of a structure, unpacked, where no configuration says how many; the PDB's have up to 300 MB."""
+"""Limit of an unpacked structure, unless configured; the PDB's have up to 300 MB."""
 
 
 def read_bytes(path: Path, max_bytes: int | None = None) -> bytes:

@@ -204,7 +204,7 @@ def _resumed_total(response: httpx.Response, first: _Stamp, have: int, part: Pat
         problem = f"the file had {first.total} bytes and has {number}"
     if problem:
         discard(part)
-        raise RetryError(f"{problem}; begins anew")
+        raise RetryError(f"{problem}; starts from the beginning")
     return number
 
 

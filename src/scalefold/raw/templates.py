@@ -86,7 +86,7 @@ def _is_part(fragment: str, sequence: str, other_parents: Mapping[int, str]) -> 
 
 
 def best_first(hits: Iterable[TemplateHit]) -> list[TemplateHit]:
-    """Return hits by falling ``sum_probs``, in the file's order among equals."""
+    """Return hits by descending ``sum_probs``, in the file's order among equals."""
     return sorted(hits, key=lambda hit: -hit.sum_probs)
 
 

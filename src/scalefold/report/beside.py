@@ -30,7 +30,7 @@ def read_report(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not the report of a run ({error}). Give its JSON file") from None
     if lacking := misfit(RunReport, report):
         raise InputError(
-            f"{path}: not the report of a training: {lacking}. Give the report.json of one"
+            f"{path}: not the report of a training run: {lacking}. Give the report.json of one"
         )
     return report
 

@@ -58,7 +58,7 @@ def _few_chains(evaluations: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _parted(evaluations: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Train goes on rising while validation falls."""
+    """The train score still improves while the validation score falls."""
     points = [
         (e["step"], e["mean"]["train"]["lddt_ca"], e["mean"]["validation"]["lddt_ca"])
         for e in evaluations

@@ -140,7 +140,7 @@ def _check_run(run: Path) -> None:
     expected = ("weights/*/", "evaluation/*/", f"shards/{MANIFEST_FILE}")
     if not any(next(run.glob(pattern), None) for pattern in expected):
         raise InputError(
-            f"{run}: no run folder: it has neither weights/<key>/ (a training, with metrics.jsonl) "
+            f"{run}: no run folder: it has neither weights/<key>/ (training, with metrics.jsonl) "
             f"nor evaluation/<key>/ nor {expected[-1]}. Give results/<run_name>, or a folder that "
             "is laid out like it"
         )
@@ -161,7 +161,7 @@ def _chosen(key: str | None, trained: Sequence[str], evaluated: Sequence[str], r
         return either[0] if either else ""
     known = dict.fromkeys([*trained, *evaluated])
     if key is None or key not in known:
-        several = "trainings" if trained else "evaluated weights"
+        several = "training runs" if trained else "evaluated weights"
         raise InputError(
             f"{run}: "
             + (f"holds several {several}" if key is None else f"no training {key!r}")

@@ -72,7 +72,7 @@ class Monitor:
 
     @property
     def address(self) -> str:
-        """Of the page."""
+        """Address of the page."""
         return f"http://{HOST}:{self._server.server_port}/"
 
     def serve(self) -> None:

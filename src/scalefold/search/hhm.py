@@ -64,12 +64,12 @@ def parse_hhm(text: str, source: str) -> ProfileHmm:
         Not an hhm file, cut off, or of another length than it states. ``source`` names the file.
     """
     if not text.startswith("HHsearch"):
-        raise InputError(f"{source}: does not begin with 'HHsearch': not an hhm file. Make it anew")
+        raise InputError(f"{source}: does not begin with 'HHsearch': no hhm file. Make it again")
     head, separator, body = text.partition("\n#\n")
     states = body.split("\nHMM ", 1)[-1].split("\n")
     ends = [number for number, line in enumerate(states) if line.strip() == "//"]
     if not separator or not ends:
-        raise InputError(f"{source}: does not end with '//': it is cut off. Make it anew")
+        raise InputError(f"{source}: does not end with '//': it is cut off. Make it again")
     facts = {match[1]: match[2] for match in _FIELD.finditer(head)}
     lines = [line.split() for line in states[1 : ends[0]] if line.strip()]
     # Transition names; the begin state's transitions; of each state two lines.
@@ -82,11 +82,11 @@ def parse_hhm(text: str, source: str) -> ProfileHmm:
         transitions = _probabilities([row[:7] for row in moved], 7)
         column_neff = np.array([float(row[7]) / 1000.0 for row in moved[1:]], np.float32)
     except (ArithmeticError, LookupError, ValueError) as error:
-        raise InputError(f"{source}: is damaged ({error}). Make it anew") from error
+        raise InputError(f"{source}: is damaged ({error}). Make it again") from error
     if not stated == length == len(sequence) == len(moved) - 1:
         raise InputError(
             f"{source}: states {stated} match states, has {length}, and a sequence of "
-            f"{len(sequence)}. It is damaged: make it anew"
+            f"{len(sequence)}. It is damaged: make it again"
         )
     return ProfileHmm(facts.get("NAME", ""), sequence, neff, emissions, transitions, column_neff)
 

@@ -23,7 +23,7 @@ from scalefold.search.process import Limits, ToolError, checked_output, run
 
 _MAX_ROWS: Final = "1000000"
 MAX_COLUMNS: Final = 19_999
-"""Of a profile: what is longer is cut off, with a warning at most."""
+"""Columns that a profile may have: a longer one is cut off, with a warning at most."""
 # AlphaFold2's, but for those that are HH-suite's own.
 HHBLITS_OPTIONS: Final = (
     *("-n", "3", "-e", "0.001", "-maxseq", _MAX_ROWS, "-realign_max", "100000"),

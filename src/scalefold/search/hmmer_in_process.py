@@ -35,7 +35,7 @@ _SETTINGS: Final = {
 }
 """Options of jackhmmer that are numbers, and pyhmmer's names of them."""
 _DEFAULTS: Final = {"incE": 0.001, "incdomE": 0.001}
-"""Of jackhmmer; pyhmmer's are those of hmmsearch."""
+"""Defaults of jackhmmer; pyhmmer's are those of hmmsearch."""
 
 
 def check_in_process(database: Path, options: Sequence[str] = JACKHMMER_OPTIONS) -> None:

@@ -46,7 +46,7 @@ STAGE: Final = "search"
 RECORD: Final = "searched.json"
 _SECONDS_BETWEEN_LINES: Final = 30.0
 _SUSPICIOUS: Final = 10
-"""So many sequences, and none with a result, are no accident."""
+"""If none of this many sequences has a result, that is no accident."""
 
 
 @dataclass

@@ -20,7 +20,7 @@ _OLD_ONES: Final = 8
 
 
 def default_bucket_count(num_chains: int) -> int:
-    """Return the number of buckets for a list of so many chains: 400 for the PDB, 6 for a hundred.
+    """Return the number of buckets for this many chains: 400 for the PDB, 6 for a hundred.
 
     Number and size of the buckets grow with the root of the list.
     """
@@ -83,6 +83,6 @@ def _heads(shards: Path) -> Iterator[dict[str, Any]]:
 
 
 def _time(path: Path) -> int:
-    with contextlib.suppress(FileNotFoundError):  # another job may write it anew
+    with contextlib.suppress(FileNotFoundError):  # another job may write it again
         return path.stat().st_mtime_ns
     return 0

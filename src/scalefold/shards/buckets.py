@@ -37,5 +37,5 @@ def bucket_chains(chains: Iterable[ChainRow], bucket: int, num_buckets: int) -> 
 
 
 def filled_buckets(chains: Iterable[ChainRow], num_buckets: int) -> list[int]:
-    """Return the numbers of the buckets that have at least one chain, rising."""
+    """Return the numbers of the buckets that have at least one chain, ascending."""
     return sorted({bucket_of(row.entry_id, num_buckets) for row in chains})

@@ -98,7 +98,7 @@ def decode_located(batch: pa.RecordBatch) -> dict[int, Located]:
 def template_hits(
     hits: Sequence[AlignedHit], located: Mapping[int, Located]
 ) -> Iterator[TemplateHit]:
-    """Yield the located hits of an alignment, by falling ``sum_probs``."""
+    """Yield the located hits of an alignment, by descending ``sum_probs``."""
     for number, found in located.items():
         hit = hits[number]
         q_idx, t_idx = found.pairs(hit)

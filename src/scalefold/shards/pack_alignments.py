@@ -64,8 +64,8 @@ def pack_alignments(
     in the order of ``data.alignments`` and deduplicated; the profile is that of the whole merged
     alignment, of which at most ``shards.max_rows.together`` rows are stored, of each file the same
     share.
-    Template hits are filtered by sequence, and kept by falling ``sum_probs``. Their structures are
-    found by :func:`~.pack_index.pack_index`, which knows those of all buckets.
+    Template hits are filtered by sequence, and kept by descending ``sum_probs``. Their structures
+    are found by :func:`~.pack_index.pack_index`, which knows those of all buckets.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class _Packer:
     def _usable(
         self, hits: list[TemplateHit], sequence: str, others: Mapping[int, str]
     ) -> list[TemplateHit]:
-        """Return the hits that may serve the sequence, by falling sum of probabilities."""
+        """Return the hits that may serve the sequence, by descending sum of probabilities."""
         usable = [h for h in best_first(hits) if sequence_reason(h, sequence, others) is None]
         self.num_excluded += len(hits) - len(usable)
         return usable

@@ -121,7 +121,7 @@ class ShardReader:
         return decode_msa(self._aligned("msa", chain_key))
 
     def templates(self, chain_key: str) -> tuple[TemplateHit, ...]:
-        """Return the template hits of a chain's alignment by falling ``sum_probs``.
+        """Return the template hits of a chain's alignment by descending ``sum_probs``.
 
         Hits of the chain's own entry may be among them. Raises as :meth:`msa`.
         """

@@ -186,8 +186,8 @@ class Sample:
     chain, msa
         The target chain and its alignment.
     templates
-        Hits and their structures, by falling ``sum_probs``; none of the target's own entry. Dates
-        are not looked at here: which templates are old enough is for the features to say.
+        Hits and their structures, by descending ``sum_probs``; none of the target's own entry.
+        Dates are not looked at here: which templates are old enough is for the features to say.
     split
         The chain's split.
     cluster_size

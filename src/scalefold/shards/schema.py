@@ -29,9 +29,9 @@ import xxhash
 from numpy.typing import NDArray
 
 SCHEMA_VERSION: Final = 2
-"""Of a folder, as its manifest states it."""
+"""Version of a shard folder, as its manifest states it."""
 FAMILY_VERSIONS: Final = {"msa": 2, "hits": 2, "templates": 2, "chain": 1, "index": 1}
-"""Of the files of each family: the version of folders that they are the same since."""
+"""Version of each family's files: that of the first folders whose files were the same."""
 FORMER_VERSION: Final = 1
 """Folders and msa shards of this version are read, too."""
 INDEX_FILE: Final = "index.arrow"

@@ -1,4 +1,4 @@
-"""Warnings before a training runs again: which checkpoints are made anew, or will be missing."""
+"""Warnings before training runs again: which checkpoints are made again, or will be missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scalefold.errors import first_few
 def restart_warnings(
     training: Path, config: Config, published: Sequence[int], evaluated: Collection[int]
 ) -> list[str]:
-    """Warn of a training that is to start anew, or that lacks checkpoints that are wanted.
+    """Warn of training that is to start over, or lacks checkpoints that are wanted.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def restart_warnings(
             warnings.append(
                 f"{config.training.initial_weights}: other initial weights than those that "
                 f"{training} was trained from (sha256 {before[:12]} then, {(now or '')[:12]} now). "
-                "It is trained anew; the earlier training is moved to replaced/ in its folder"
+                "Training starts over; the earlier training is moved to replaced/ in its folder"
             )
     passed = passed_steps(published, config.training)
     missed = [step for step in passed if step not in evaluated]
@@ -49,7 +49,7 @@ def restart_warnings(
         choice = [step for step in published if step > 0]
         warnings.append(
             f"training.steps is {config.training.steps}, but {training} has made {published[-1]} "
-            f"and has no checkpoint of step {config.training.steps}. It is trained anew; the "
+            f"and has no checkpoint of step {config.training.steps}. Training starts over; the "
             "earlier training is moved to replaced/ in its folder. To keep it, set training.steps "
             f"to one of {first_few(choice, 8)}, or to more"
         )
@@ -58,6 +58,6 @@ def restart_warnings(
             f"{training} has passed step {published[-1]} and has no checkpoint of "
             f"{first_few(missed, 8)}, wanted now (training.checkpoint_every was another, or they "
             "were deleted). It is kept, and goes on if steps are left; those steps are not "
-            "evaluated. For all of them, delete the folder: that trains anew"
+            "evaluated. For all of them, delete the folder: training then starts over"
         )
     return warnings

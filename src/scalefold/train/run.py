@@ -73,8 +73,11 @@ class Run:
         self._config, self._trainer, self._mesh, self._out = config, trainer, mesh, out
         self._skips = SkippedSteps(config.training.max_non_finite_steps)
         self._failure: InputError | SampleError | None = None
-        self._absent = self._stopped = self._ended_by_evaluation = False
-        self._gave_up = self._met = False
+        self._samples_failed = False  # a step's numbers say that some rank could not read samples
+        self._stop_requested = False  # a step's numbers say that some rank was asked to stop
+        self._ended_by_evaluation = False
+        self._stopped_waiting = False  # this rank's samples did not come after a stop request
+        self._first_read_done = False  # every rank has made its first step since the start
         # Numbers of a step are read when the next one is under way, so that a GPU never waits.
         self._unread: deque[_Unread] = deque()
         self._last_read = DeviceTime(trainer.parameters.master.device)
@@ -127,7 +130,7 @@ class Run:
                     stack.enter_context(present_objects_spared())
                 if self.step % training.checkpoint_every == 0:
                     self._read(0, files)
-                    if not self._absent:
+                    if not self._samples_failed:
                         self._publish(files, loader)
         self._read(0, files)
         self._mesh.limit(training.start_timeout_seconds)  # all wait while the checkpoint is written
@@ -142,7 +145,7 @@ class Run:
         world.barrier()  # nobody leaves while the last checkpoint is being written
         if self._failure is not None:
             raise self._failure
-        if self._absent:
+        if self._samples_failed:
             raise ElsewhereError("another rank could not read its samples, see its message")
         return TrainingResult(self.step, published, completed, self._skips.skipped, watch.end)
 
@@ -150,8 +153,8 @@ class Run:
         """Whether all ranks know that no further step is to be made."""
         alone = self._mesh.world.size == 1  # needs no agreement
         return (
-            self._absent
-            or self._stopped
+            self._samples_failed
+            or self._stop_requested
             or self._ended_by_evaluation
             or (alone and (stop.is_set() or watch.look()))
         )
@@ -180,14 +183,14 @@ class Run:
 
         The other ranks learn of that from the step, so that all end with the steps made so far.
         """
-        if self._failure is None and not self._gave_up:
+        if self._failure is None and not self._stopped_waiting:
             try:
                 batch = next(loader)
             except (InputError, SampleError) as error:
                 self._failure = error
             except StoppedWaitingError as error:
                 logger.warning("%s: asked to stop, and its samples did not come", error)
-                self._gave_up = True
+                self._stopped_waiting = True
             else:
                 assert batch.step == self.step, (batch.step, self.step)
                 return batch
@@ -200,17 +203,17 @@ class Run:
             numbers = unread.readback.get(self._mesh.world)
             seconds = unread.readback.ended.seconds_since(self._last_read)
             self._last_read = unread.readback.ended
-            if not self._met:  # from now on no rank compiles
-                self._met = True
+            if not self._first_read_done:  # from now on no rank compiles
+                self._first_read_done = True
                 self._mesh.limit(self._config.training.exchange_timeout_seconds)
             if numbers.absent:  # nor is any later step applied
                 if numbers.stop and self._failure is None:
-                    self._stopped = True
+                    self._stop_requested = True
                 else:
-                    self._absent = True
+                    self._samples_failed = True
                 self.step = min(self.step, unread.step - 1)
                 continue
-            self._stopped |= numbers.stop
+            self._stop_requested |= numbers.stop
             self._ended_by_evaluation |= numbers.ended_by_evaluation
             self._skips.check(unread.step, numbers, unread.chain_keys)
             if files is not None:

@@ -1,7 +1,7 @@
 """The numbers of a step: those of each rank, their exchange between ranks, their copy to the host.
 
 Beside gradients, ranks exchange one short vector at each step. It holds the sums of the step's
-numbers and the wishes to end, so all ranks end after the same step.
+numbers and the stop requests, so all ranks end after the same step.
 """
 
 from __future__ import annotations

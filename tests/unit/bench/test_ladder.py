@@ -138,7 +138,7 @@ def test_what_is_of_other_code_or_settings_is_refused_as_a_part_and_else_measure
     assert not whole.exists()
     anew, _ = measure(other, shards, part)
     assert [row["out_of_memory"] for row in anew["rungs"]] == ["third", "fourth"]
-    assert f"{part}: all is measured anew, since {different}" in caplog.text
+    assert f"{part}: all is measured again, since {different}" in caplog.text
 
 
 def test_unknown_rungs_and_other_files_are_refused(
