@@ -130,7 +130,7 @@ class Run:
                     stack.enter_context(present_objects_spared())
                 if self.step % training.checkpoint_every == 0:
                     self._read(0, files)
-                    if not self._samples_failed:
+                    if not (self._samples_failed or self._stop_requested):  # alike on all ranks
                         self._publish(files, loader)
         self._read(0, files)
         self._mesh.limit(training.start_timeout_seconds)  # all wait while the checkpoint is written

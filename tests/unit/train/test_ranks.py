@@ -169,6 +169,18 @@ def test_a_damaged_sample_on_one_rank_keeps_the_steps_before_it(
     assert_same_end(out, alone)
 
 
+def test_a_stop_and_a_damaged_sample_of_one_step_end_all_ranks(
+    trainings: Trainings, tmp_path: Path
+) -> None:
+    """Also after a step with a checkpoint, which no rank may then publish by itself."""
+    out = tmp_path / "out"
+    faults = {"rank": 0, "step": 3, "what": "SIGTERM"}, {"rank": 1, "step": 3, "what": "damaged"}
+    code, output = trainings.run(out, 2, *faults)
+    assert code == 1
+    assert output.count("error: msa-00000.arrow: row 7 is damaged") == 1
+    assert steps(out) == [0, 2]
+
+
 @pytest.mark.parametrize(
     ("settings", "device", "error"),
     [
