@@ -254,8 +254,8 @@ def compute(w, cta):
     bias_sums = ()
     for _biased in gl.static_range(FIRST, cta.BLOCKS):
         bias_sums = bias_sums + (gl.full([cta.BLOCK_P, ONES], 0.0, gl.float32, BIAS),)
-    tiles = (cta.num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
-    for n in range(tiles):
+    own_tiles = (cta.num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+    for n in range(own_tiles):
         first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
         # Always 0, and the compiler does not know it: what it finds the same in all iterations, as
         # places in shared memory, it keeps in registers, of which there are none left.
@@ -332,14 +332,14 @@ def projection_backward_hopper_kernel(
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
     few_full = new_barriers(1, 1).index(0) if HAS_FEW else rows_full.index(0)
     fence_async_shared()
-    rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
+    row_count, tile_count = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     two_groups(Cta(
         norm_smem, stats, sums, first_scale, few_scale, few_ptr, gl.to_tensor(few_stride),
         gl.to_tensor(few_stride_s), normed_desc, grad_x_desc, grad_smem, weight_smem, few_weight,
         few_smem, ones_smem, spare_smem, x_smem, through_smem, grad_full, grad_empty, weight_full,
-        weight_empty, rows_full, rows_empty, few_full, rows, tiles, grad_desc, weight_desc,
-        few_desc, x_desc, through_desc, C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P,
-        BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_FEW, GROUP_REGISTERS,
+        weight_empty, rows_full, rows_empty, few_full, row_count, tile_count, grad_desc,
+        weight_desc, few_desc, x_desc, through_desc, C, P, S, BLOCKS, SCALED, FIRST_BIASED,
+        BLOCK_C, BLOCK_P, BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_FEW, GROUP_REGISTERS,
     ), compute, load, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 

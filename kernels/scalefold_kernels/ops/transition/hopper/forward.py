@@ -174,15 +174,15 @@ def forward_kernel(
     x_full, x_empty = new_barriers(PLACES, 1), new_barriers(PLACES, 1)
     up_full, up_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     down_full, down_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
-    turns = x_full  # none to take: a tile has one block of hidden channels
+    turns = x_full  # unused when a tile has one block of hidden channels
     if H > BLOCK_H:
         turns = new_barriers(2, 1)
     fence_async_shared()
-    rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
+    row_count, tile_count = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     two_groups(Cta(
         norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats, x_smem, up_smem,
-        down_smem, x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, rows, tiles,
-        x_desc, up_desc, down_desc, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, PLACES, KEEP,
+        down_smem, x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, row_count,
+        tile_count, x_desc, up_desc, down_desc, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, PLACES, KEEP,
         GROUP_REGISTERS,
     ), compute, load)  # fmt: skip
 
@@ -195,7 +195,7 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
     sizes = tiles.tile("transition_forward_hopper", "sm_90", shape_class(x_RC, num_hidden))
     width, block = width_of(channels), sizes["BLOCK_H"]
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
-    # In the place of what is not kept, what is not looked at.
+    # Unused when KEEP is false; TMA descriptors may not be None.
     normed, stats = kept or (out_RC, up_bias)
     forward_kernel[(num_ctas(num_tiles, x_RC.device),)](
         tiles_of(x_RC, ROWS.value, width), tiles_of(up, block, width), tiles_of(down, width, block),

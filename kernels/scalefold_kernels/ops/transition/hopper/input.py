@@ -99,8 +99,10 @@ def skip(cta, i):
 
 
 @gluon.jit
-def row_sums(grad_normed, x_tile, norm_weight, mean, C: gl.constexpr, BLOCK_C: gl.constexpr):
-    """Over channels: of the gradient of x_hat, and of its product with x - mean."""
+def sums_over_channels(
+    grad_normed, x_tile, norm_weight, mean, C: gl.constexpr, BLOCK_C: gl.constexpr
+):
+    """Sum the gradient of x_hat, and its product with x - mean, over the channels of each row."""
     L: gl.constexpr = mma_layout(NARROW)
     column = gl.arange(0, NARROW, layout=gl.SliceLayout(0, L))
     mean = gl.convert_layout(mean, gl.SliceLayout(1, L))
@@ -128,7 +130,7 @@ def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
     r = row + gl.arange(0, ROWS, layout=ROW)
     mean = gl.load(cta.stats + r, mask=r < cta.num_rows, other=0.0)
     rstd = gl.load(cta.stats + cta.num_rows + r, mask=r < cta.num_rows, other=0.0)
-    mean_grad, mean_product = row_sums(
+    mean_grad, mean_product = sums_over_channels(
         grad_normed, x_tile, cta.norm_weight, mean, cta.C, cta.BLOCK_C
     )
     mean_grad = gl.convert_layout(mean_grad, ROW) * (1.0 / cta.C)
@@ -207,10 +209,10 @@ def input_gradient_kernel(
     ones = new_columns(2, dtype)
     full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     fence_async_shared()
-    tiles, rows = gl.to_tensor(num_tiles), gl.to_tensor(num_rows)
+    tile_count, row_count = gl.to_tensor(num_tiles), gl.to_tensor(num_rows)
     two_groups(Cta(
-        norm_weight, stats, sums, grad_x_desc, left, right, ones, full, empty, tiles, rows,
-        grad_hidden_desc, up_desc, x_desc, grad_desc, C, H, BLOCK_C, STAGES, UNROLL,
+        norm_weight, stats, sums, grad_x_desc, left, right, ones, full, empty, tile_count,
+        row_count, grad_hidden_desc, up_desc, x_desc, grad_desc, C, H, BLOCK_C, STAGES, UNROLL,
         GROUP_REGISTERS,
     ), compute, load)  # fmt: skip
 
@@ -218,9 +220,10 @@ def input_gradient_kernel(
 def input_gradient(
     grad_hidden: Tensor, x_RC: Tensor, stats_2R: Tensor, grad_RC: Tensor, parameters: Parameters
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of x, the residual's included; parts of sums over rows, (2, parts, C), float32.
+    """Return the gradient of x, the residual's included, and ``sums_over_rows``.
 
-    They are of the gradient of the norm's weight and of ``grad``.
+    These are partial sums over rows (2, parts, C) in float32: of the terms of the norm's weight's
+    gradient, and of ``grad``.
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
     sizes = tiles.tile("transition_input_hopper", "sm_90", shape_class(grad_RC, num_hidden))

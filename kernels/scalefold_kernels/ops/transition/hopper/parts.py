@@ -20,7 +20,7 @@ from scalefold_kernels.gluon import wait_empty
 from scalefold_kernels.tma import padded
 
 COLUMNS = gl.constexpr(8)
-"""The fewest of a tile, in products that sum up the left operand's rows."""
+"""Columns of the narrowest right operand, for products that only sum up the left operand."""
 
 DEPTH = gl.constexpr(64)
 """Of the pieces in which long products are made: a row of them is a swizzled unit, 128 bytes."""
@@ -33,7 +33,10 @@ def width_of(channels: int) -> int:
 
 @gluon.jit
 def new_columns(NUMBER: gl.constexpr, dtype: gl.constexpr):
-    """Tiles in shared memory, the n-th with ones in column n: it gets a left operand's row sums."""
+    """Tiles in shared memory; the n-th has ones in column n, and zeros elsewhere.
+
+    A product with it sums the left operand over the inner dimension, into column n.
+    """
     B: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([DEPTH, COLUMNS], dtype)
     tiles = gl.allocate_shared_memory(dtype, [NUMBER, DEPTH, COLUMNS], layout)
