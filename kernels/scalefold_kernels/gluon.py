@@ -93,6 +93,17 @@ def unsigned(x):
 
 
 @gluon.jit
+def opaque_zero(i, BITS: gl.constexpr = 28):
+    """0 that the compiler does not know: the bits of ``i`` from ``BITS`` on, 0 <= i < 2^BITS.
+
+    The compiler computes addresses that are the same in all iterations once, before the loop, and
+    keeps them in registers throughout. Plus this zero of the loop's counter they are computed where
+    they are used; that takes an instruction or two, but no register in between.
+    """
+    return i >> BITS
+
+
+@gluon.jit
 def product_int64(x, y):
     """Of numbers that are not negative, in 64 bits; signs would lie in registers over loops."""
     return unsigned(x).to(gl.uint64) * unsigned(y).to(gl.uint64)

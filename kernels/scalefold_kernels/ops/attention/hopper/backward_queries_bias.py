@@ -17,7 +17,14 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, new_barriers, two_groups, wait_empty, widen
+from scalefold_kernels.gluon import (
+    mma_layout,
+    new_barriers,
+    opaque_zero,
+    two_groups,
+    wait_empty,
+    widen,
+)
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -168,8 +175,7 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
     if cta.SCALE_Q:
         q_tile = q_half.reshape([32, cta.C])
         q_tile.store((widen(q_tile.load(VECTORS)) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(dtype))
-    # The same half, as the compiler does not know; see `differentiate`.
-    same = half + (i >> 28)
+    same = half + opaque_zero(i)
     reinterpret(cta.delta_smem, gl.float32, [2 * AHEAD, 32], parts.FLAT).index(same).store(
         delta_half
     )
@@ -205,9 +211,7 @@ def differentiate(w: gl.constexpr, cta):
         stage = i % STAGES
         slot = 2 * stage + w
         place = i % AHEAD
-        # The same place, as the compiler does not know: addresses that all rows share would lie in
-        # registers, of which there are too few.
-        same = place + (i >> 28)
+        same = place + opaque_zero(i)
         mbarrier.wait(cta.open.index(place), (i // AHEAD) & 1)
         q = cta.q_smem.index(same).reshape([64, cta.C]).load(A)
         grad_out = cta.grad_smem.index(place).reshape([64, cta.C])

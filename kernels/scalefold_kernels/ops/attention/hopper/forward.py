@@ -22,7 +22,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import mma_layout, new_barriers, opaque_zero, widen
 from scalefold_kernels.ops.attention.arguments import Inputs, Kept, transposed
 from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.launch import (
@@ -278,9 +278,7 @@ def attend_to_rows(turn, cta, w: gl.constexpr, EXACT: gl.constexpr):
         held &= ((sums > LOWEST) & (sums < HIGHEST)).to(gl.int32)
         divisor = gl.convert_layout(sums, gl.SliceLayout(1, OUT))[:, None]
         at = [cta.batch, row, first_q, cta.head, 0]
-        # The group's, as the compiler does not know: addresses that all rows share would lie in
-        # registers, of which there are too few.
-        rest_smem = cta.rest_smem.index((w if cta.KEEPS else 0) + (before >> 28))
+        rest_smem = cta.rest_smem.index((w if cta.KEEPS else 0) + opaque_zero(before))
         store_result(o, divisor, at, gate_full, stage, out_smem, rest_smem, cta)
         start = (
             (cta.batch * cta.num_rows + row).to(gl.int64) * cta.num_heads + cta.head

@@ -17,7 +17,15 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import ROWS, columns, mma_layout, new_barriers, two_groups, widen
+from scalefold_kernels.gluon import (
+    ROWS,
+    columns,
+    mma_layout,
+    new_barriers,
+    opaque_zero,
+    two_groups,
+    widen,
+)
 from scalefold_kernels.ops.normed_projection.arguments import (
     MAX_FEW_OUTPUTS,
     Gradients,
@@ -257,9 +265,7 @@ def compute(w, cta):
     own_tiles = (cta.num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
     for n in range(own_tiles):
         first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
-        # Always 0, and the compiler does not know it: what it finds the same in all iterations, as
-        # places in shared memory, it keeps in registers, of which there are none left.
-        zero = n >> 28
+        zero = opaque_zero(n)
         ones, spare = cta.ones_smem.index(zero), cta.spare_smem.index(w + zero)
         x_tile, grad_tile = cta.x_smem.index(w + zero), cta.through_smem.index(w + zero)
         few_tile = cta.few_smem.index(w + zero)

@@ -22,6 +22,7 @@ from scalefold_kernels.gluon import (
     columns,
     mma_layout,
     new_barriers,
+    opaque_zero,
     two_groups,
     wait_empty,
     wait_full,
@@ -136,8 +137,7 @@ def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
     mean_grad = gl.convert_layout(mean_grad, ROW) * (1.0 / cta.C)
     mean_product = gl.convert_layout(mean_product, ROW) * rstd * (1.0 / cta.C)
     shift = mean * rstd
-    # Plus 0, but no constant: the weight's places would lie in registers all the time.
-    norm_weight = cta.norm_weight + (row >> 31)
+    norm_weight = cta.norm_weight + opaque_zero(row, 31)
     grads = columns(grad_normed, WIDTH)
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     for part in gl.static_range(cta.BLOCK_C // WIDTH):
@@ -173,7 +173,7 @@ def compute(w: gl.constexpr, cta):
         mbarrier.wait(cta.full.index(x_slot), (i // cta.STAGES) & 1)
         mbarrier.wait(cta.full.index(slot), ((i + 1) // cta.STAGES) & 1)
         i += 2
-        zeroth = i >> 28  # 0, but no constant: its places would lie in registers all the time
+        zeroth = opaque_zero(i)
         grad_tile = cta.right.index(slot)
         total = mma(grad_tile.permute((1, 0)), cta.ones.index(1 + zeroth), total)
         normalise_backward(product, cta.right.index(x_slot), grad_tile, row, cta)
@@ -188,8 +188,8 @@ def compute(w: gl.constexpr, cta):
             i = skip(cta, i)
             i = skip(cta, i)
     kind = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, S))[None, :]
-    # Not a constant either: made before the loop, these would lie in registers all the time, too.
-    c = (i >> 28) + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, S))[:, None]
+    # Else these channels, too, would be computed before the loop.
+    c = opaque_zero(i) + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, S))[:, None]
     part = kind * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
     gl.store(cta.sums + part * cta.C + c, total, mask=(kind < 2) & (c < cta.C))
 
