@@ -122,7 +122,7 @@ def differentiate_block(
     grad_k, grad_v, slot, k, v, factor, own_unmasked, none_masked, scale, memory,
     C: gl.constexpr, KEYS: gl.constexpr,
 ):  # fmt: skip
-    """Add a block of queries to the gradients of keys and values; overwrite it by its own gradient.
+    """Add a block of queries to the gradients of keys and values; store its gradient in its place.
 
     Shared memory has the block's ungated gradient and statistics, from `undo_gates`.
     """
@@ -224,7 +224,7 @@ def backward_row_kernel(
         stage = round_index % STAGES
         unmasked = count(row_mask)
         none_masked = unmasked == KEYS
-        # Without unmasked keys all logits are 0, and no key is masked.
+        # If all keys are masked, all logits are 0, and all keys count as unmasked.
         factor = gl.where(unmasked == 0, 0.0, scale * LOG2E)
         own_unmasked = ((own_mask != 0) | (unmasked == 0)) & (own < num_keys)
         lse_row = lse + product_int64(item, lse_stride)

@@ -41,7 +41,7 @@ ONES = gl.constexpr(8)
 """Columns of ones, the fewest that a product takes."""
 
 PART = gl.constexpr(64)
-"""Channels whose gradients a warp group makes at a time, for want of registers."""
+"""Channels whose gradients a warp group computes at a time, to save registers."""
 
 Cta = namedtuple(
     "Cta",
@@ -106,10 +106,10 @@ def add_rows(sums, x, spare, ones):
 def normalise_backward(
     grad_normed, x_tile, grad_tile, mean, rstd, sums, spare, ones, cta
 ):  # fmt: skip
-    """LayerNorm's gradient, added to what is in its tile; normalised rows in the place of x.
+    """Add LayerNorm's gradient to its tile, and overwrite x by the normalised rows.
 
-    Returns ``sums`` with these rows: of each part of the channels those for the norm's weight and
-    bias.
+    Returns ``sums`` with these rows added: two for each part of the channels, for the gradients of
+    the norm's weight and bias.
     """
     L: gl.constexpr = mma_layout(PART)
     COLUMN: gl.constexpr = gl.SliceLayout(0, L)
@@ -273,7 +273,7 @@ def compute(w, cta):
         row = first + gl.arange(0, ROWS, layout=ROW)
         mean = gl.load(cta.stats + row, mask=row < cta.num_rows, other=0.0)
         rstd = gl.load(cta.stats + cta.num_rows + row, mask=row < cta.num_rows, other=0.0)
-        few = few_tile  # for want of another; nothing looks at it
+        few = few_tile  # unused without HAS_FEW, but it must be defined
         if cta.HAS_FEW:
             few = load_few(cta, first, cta.BLOCK_S, A)
             few = (widen(few) * cta.few_scale).to(few.dtype)

@@ -130,7 +130,7 @@ def compute(w, cta):
             few = mma(left, cta.few_weight.permute((1, 0)), none, use_acc=False)
             r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, FEW))
             s = gl.arange(0, cta.BLOCK_S, layout=gl.SliceLayout(0, FEW))
-            # Of row r of a sample: the sample's outputs begin at its first row times S.
+            # Offset of row r of a sample: its outputs begin at the sample's first row times S.
             within = r % cta.sample_rows
             at = (r - within).to(gl.int64)[:, None] * cta.S + s[None, :] * cta.sample_rows
             gl.store(

@@ -41,13 +41,13 @@ def load(cta):
 
 @gluon.constexpr_function
 def part_width(columns):
-    """Wide rows are normalised by parts of so many channels, for want of registers."""
+    """Channels that are normalised at a time; wide rows are split to save registers."""
     return columns if columns < 256 else 64
 
 
 @gluon.jit
 def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: gl.constexpr):
-    """LayerNorm of a tile's rows in its place; returns their mean and 1 / standard deviation.
+    """Normalise a tile's rows in place; returns their mean and 1 / standard deviation.
 
     The tile is 0 beyond C.
     """
@@ -96,15 +96,15 @@ def compute(w: gl.constexpr, cta):
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = (2 * tile + w) * ROWS
-        turn = 2 * n + w
-        place = wait_full(cta.x_full, turn)
+        number = 2 * n + w
+        place = wait_full(cta.x_full, number)
         x_tile = cta.x_smem.index(place)
         x = x_tile.load(OUT)
         if cta.PLACES > 2:
             if n > 0:
-                # The result of this group's tile before, two turns ago, has left.
+                # Wait until this group's previous result, two numbers ago, has left.
                 tma.store_wait(0)
-                mbarrier.arrive(cta.x_empty.index((turn - 2) % cta.PLACES))
+                mbarrier.arrive(cta.x_empty.index((number - 2) % cta.PLACES))
         mean, rstd = normalise(x_tile, cta.norm_weight, cta.norm_bias, cta.C, cta.BLOCK_C, cta.EPS)
         fence_async_shared()
         if cta.KEEP:

@@ -40,10 +40,10 @@ from scalefold_kernels.ops.transition.op import Parameters, shape_class
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 WIDTH = gl.constexpr(32)
-"""Rows end in parts of so many channels, for want of registers."""
+"""Channels for which the rows' gradient is computed at a time, to save registers."""
 
 NARROW = gl.constexpr(16)
-"""And are summed in parts of so many."""
+"""Channels that are summed at a time."""
 
 Cta = namedtuple(
     "Cta",
@@ -93,7 +93,7 @@ def multiply(product, cta, i, w: gl.constexpr, STEPS: gl.constexpr):
 
 @gluon.jit
 def skip(cta, i):
-    """Give back a slot that the other group uses, not before it is full; returns i + 1."""
+    """Wait for a slot that only the other group uses, and release it; returns i + 1."""
     slot = wait_full(cta.full, i)
     mbarrier.arrive(cta.empty.index(slot))
     return i + 1
@@ -122,9 +122,9 @@ def sums_over_channels(
 
 @gluon.jit
 def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
-    """LayerNorm's gradient, added to the residual's in its tile.
+    """Add LayerNorm's gradient to the residual's in its tile.
 
-    The tile of rows becomes the terms of the gradient of the norm's weight.
+    The tile of rows is overwritten by the terms of the gradient of the norm's weight.
     """
     L: gl.constexpr = mma_layout(WIDTH)
     ROW: gl.constexpr = gl.SliceLayout(1, L)
