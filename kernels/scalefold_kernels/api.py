@@ -97,7 +97,7 @@ def attention(
     Returns
     -------
     Tensor, shape (B, R, Q, H, D)
-        Rows and queries lie in memory as those of ``q`` do.
+        Rows and queries are in memory in the order of those of ``q``.
     """
     op = _op("attention", "attention", q)
     if mask is None:

@@ -57,7 +57,7 @@ def check_types(op: str, tensors: Iterable[Tensor]) -> None:
 
 
 def check_rows(x: Tensor) -> None:
-    """For kernels of rows: all dimensions of ``x`` but the last.
+    """Check the number of rows, which are all dimensions of ``x`` but the last.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def check_rows(x: Tensor) -> None:
 
 
 def check_batch(op: str, x: Tensor) -> None:
-    """For launches that have samples along another dimension than the first.
+    """Check the number of samples, for launches that do not have them along the first dimension.
 
     Raises
     ------

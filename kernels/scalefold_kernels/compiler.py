@@ -16,7 +16,7 @@ def _first(where: Any, *names: str) -> Any:
 
 
 thread_barrier = _first(gl, "barrier", "thread_barrier")
-"""Until all threads of the CTA are here; ``thread_barrier`` until 3.6."""
+"""Wait until all threads of the CTA are here; named ``thread_barrier`` until 3.6."""
 
 async_load = _first(hopper.tma, "async_load", "async_copy_global_to_shared")
 """Copy a tile to shared memory by TMA; the long name until 3.7."""

@@ -13,12 +13,16 @@ ROWS = gl.constexpr(64)
 """Rows of a warp group's tile."""
 
 REGISTERS = gl.constexpr(504)
-"""Of three threads, one of each warp group and one of the loader, of which a CTA has 128."""
+"""Registers to divide among one thread of each partition: two groups and the loader.
+
+Triton pads each of the three to 128 threads. An SM's 65,536 registers for 384 threads are 170 each,
+168 in the multiples of 8 that the hardware takes: 504 for three.
+"""
 
 
 @gluon.constexpr_function
 def mma_layout(columns):
-    """Of a tile of 64 rows, as the four warps of a group hold what tensor cores give them."""
+    """Layout in which the four warps of a group hold a product's tile of 64 rows."""
     return gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16]
     )
@@ -55,7 +59,7 @@ def two_groups(cta, compute: gl.constexpr, load: gl.constexpr, first=0, second=1
 
 @gluon.jit
 def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
-    """In shared memory, each for so many arrivals; fenced before TMA sees them."""
+    """Allocate barriers that wait for ``ARRIVALS`` each; the caller fences them for TMA."""
     barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
     for n in gl.static_range(NUMBER):
         mbarrier.init(barriers.index(n), ARRIVALS)
@@ -64,7 +68,7 @@ def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
 
 @gluon.jit
 def wait_full(full, i):
-    """Until number ``i`` of a ring is there; returns its place, of as many as ``full`` has."""
+    """Wait until number ``i`` of a ring has arrived; returns its place in the ring."""
     PLACES: gl.constexpr = full.shape[0]
     place = i % PLACES
     mbarrier.wait(full.index(place), (i // PLACES) & 1)
@@ -73,7 +77,10 @@ def wait_full(full, i):
 
 @gluon.jit
 def wait_empty(full, empty, i, BYTES: gl.constexpr):
-    """Until there is room for number ``i`` of a ring; its place, and what to announce it on."""
+    """Wait until there is room for number ``i`` of a ring; returns its place and its barrier.
+
+    The barrier expects ``BYTES``.
+    """
     PLACES: gl.constexpr = full.shape[0]
     place = i % PLACES
     mbarrier.wait(empty.index(place), ((i // PLACES) & 1) ^ 1)
@@ -84,7 +91,7 @@ def wait_empty(full, empty, i, BYTES: gl.constexpr):
 
 @gluon.jit
 def unsigned(x):
-    """A number that is not negative, as one without a sign: divisions take half as much."""
+    """Cast a number that is not negative to an unsigned type: divisions take half as long."""
     x = gl.to_tensor(x)
     if x.dtype == gl.int64:
         return x.to(gl.uint64)
@@ -93,14 +100,27 @@ def unsigned(x):
 
 
 @gluon.jit
+def opaque_zero(i, BITS: gl.constexpr = 28):
+    """Return a 0 that the compiler cannot predict, from a loop's counter 0 <= ``i`` < 2^``BITS``.
+
+    The compiler moves what is the same in all iterations, such as addresses, out of the loop. There
+    it would stay live across the loop, in registers that these kernels lack. With this zero added,
+    it is computed where it is used.
+
+    A CTA's rows, tiles and slots are fewer than 2^28: more would not fit in memory.
+    """
+    return i >> BITS
+
+
+@gluon.jit
 def product_int64(x, y):
-    """Of numbers that are not negative, in 64 bits; signs would lie in registers over loops."""
+    """Product of nonnegative numbers in 64 bits; signs would stay in registers across loops."""
     return unsigned(x).to(gl.uint64) * unsigned(y).to(gl.uint64)
 
 
 @gluon.jit
 def widen(x):
-    """bfloat16 to float32, one instruction an element (the compiler's own takes two)."""
+    """Convert bfloat16 to float32, one instruction an element (the compiler's own takes two)."""
     return gl.inline_asm_elementwise(
         "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;", "=f,=f,r", [x], gl.float32, True, 2
     )
@@ -108,7 +128,7 @@ def widen(x):
 
 @gluon.jit
 def columns(x, WIDTH: gl.constexpr):
-    """A tile's columns by parts of so many."""
+    """Split a tile into parts of ``WIDTH`` columns."""
     if x.shape[1] > WIDTH:
         L: gl.constexpr = mma_layout(x.shape[1] // 2)
         left, right = gl.split(x.reshape([ROWS, 2, x.shape[1] // 2]).permute((0, 2, 1)))

@@ -1,4 +1,4 @@
-"""Several tensors as one, without a copy where they lie side by side already.
+"""Several tensors as one, without a copy where they are adjacent in memory already.
 
 Weights of q, k, v and gate follow each other in a training run's flat buffer, and an attention's
 backward can write the four gradients into one tensor: both are then one matrix as they are.

@@ -18,14 +18,14 @@ class Rows:
     Attributes
     ----------
     tensor : Tensor
-        What the strides speak of: the input, or a copy where it has too many dimensions.
+        The tensor that the strides describe: the input, or a copy if it has too many dimensions.
     num_rows : int
     num_dims : int
         1 to 3 dimensions remain.
     sizes : tuple of int
-        Of the last two of three dimensions.
+        Sizes of the last two of three dimensions.
     strides : tuple of int
-        Of three dimensions and of the channels.
+        Strides of three dimensions and of the channels.
     """
 
     tensor: Tensor
@@ -73,7 +73,7 @@ def rows_of(x: Tensor) -> Rows:
 
 
 def _merged(x: Tensor) -> list[tuple[int, int]]:
-    """(size, stride) of the row dimensions, neighbours merged where one stride serves both."""
+    """(size, stride) of the row dimensions, neighbours merged where one stride covers both."""
     merged: list[tuple[int, int]] = []
     for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
         if size == 1:
@@ -86,5 +86,5 @@ def _merged(x: Tensor) -> list[tuple[int, int]]:
 
 
 def channels_together(x: Tensor) -> Tensor:
-    """As it is if its last dimension is contiguous, else a copy."""
+    """Return ``x`` if its last dimension is contiguous, else a copy."""
     return x if x.stride(-1) == 1 else x.contiguous()

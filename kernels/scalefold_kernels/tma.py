@@ -11,16 +11,16 @@ from scalefold_kernels.dot import block
 from scalefold_kernels.gpu import num_sms
 
 STEP_BYTES = 16
-"""At whose multiples rows start."""
+"""TMA requires rows to start at multiples of this many bytes."""
 
 VECTOR = STEP_BYTES // 2
-"""Elements of bfloat16 in a step."""
+"""Elements of bfloat16 in that many bytes."""
 
 
 def reachable(x: Tensor) -> bool:
-    """Whether it can take a tensor of bfloat16: contiguous at the end, steps of 16 bytes.
+    """Whether TMA takes a bfloat16 tensor: last dimension contiguous, other strides of 16 bytes.
 
-    Steps of 0, as expanded tensors have them, it cannot take.
+    It does not take strides of 0, which expanded tensors have.
     """
     return (
         x.stride(-1) == 1
@@ -30,21 +30,21 @@ def reachable(x: Tensor) -> bool:
 
 
 def steps(x: Tensor) -> list[int]:
-    """Strides, as descriptors take them; those of a dimension of one element serve for nothing."""
+    """Strides as descriptors take them; those of dimensions of one element are ignored."""
     step = STEP_BYTES // x.element_size()
     return [s if n > 1 else step for n, s in zip(x.shape[:-1], x.stride()[:-1])] + [1]
 
 
 def within_reach(x: Tensor) -> Tensor:
-    """A tensor of bfloat16 that it can take: this one, or a copy.
+    """Return a bfloat16 tensor that TMA takes: this one, or a copy.
 
-    Contiguous tensors, too, may begin between multiples of 16 bytes: as parts of larger ones.
+    Even a contiguous tensor may start between multiples of 16 bytes, as a part of a larger one.
     """
     return x if reachable(x) else x.clone(memory_format=torch.contiguous_format)
 
 
 def tiles_of(x: Tensor, *shape: int) -> TensorDescriptor:
-    """Tiles of a tensor of bfloat16; beyond it they are zeros, and nothing is written."""
+    """Describe tiles of a bfloat16 tensor; beyond its ends TMA reads zeros and writes nothing."""
     layout = gl.NVMMASharedLayout.get_default_for(list(shape), gl.bfloat16)
     return TensorDescriptor(x, [*x.shape], steps(x), list(shape), layout)
 
@@ -55,5 +55,5 @@ def padded(channels: int) -> int:
 
 
 def num_ctas(num_tiles: int, device: torch.device) -> int:
-    """One on each SM, with every so many-th tile."""
+    """One CTA per SM; CTA i takes tiles i, i + n, i + 2 n, ... of n CTAs."""
     return min(num_tiles, num_sms(device))

@@ -63,7 +63,7 @@ def _hopper() -> Iterator[CompileCase]:
         x, weights, kept = _given(size, torch.bfloat16)
         pieces = empty(rows * num_hidden // 64, 64)
         products, sums = empty(2, 8, num_hidden, channels).float(), empty(8, num_hidden).float()
-        row_sums = empty(2, 264, channels).float()
+        sums_over_rows = empty(2, 264, channels).float()
         launches: dict[str, tuple[str, Callable[[], Any]]] = {
             "forward": ("forward", partial(hopper.forward, x, weights, x, None)),
             "forward that keeps": ("forward", partial(hopper.forward, x, weights, x, kept)),
@@ -74,7 +74,7 @@ def _hopper() -> Iterator[CompileCase]:
             ),
             "transition_finish": (
                 "parameters",
-                partial(hopper.finish, products, sums, row_sums, weights),
+                partial(hopper.finish, products, sums, sums_over_rows, weights),
             ),
         }
         for name, (place, launch) in launches.items():

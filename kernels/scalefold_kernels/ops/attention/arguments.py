@@ -63,7 +63,7 @@ class Inputs(NamedTuple):
 
     @property
     def mask_strides(self) -> tuple[int, int, int]:
-        """Those of (B, R, K); one row may serve all."""
+        """Strides of (B, R, K); that of R is 0 if all rows share one mask."""
         batch, row, key = self.mask.stride()
         return batch, row if self.mask.shape[1] > 1 else 0, key
 
@@ -146,9 +146,9 @@ def checked(
 
 
 def _heads_near(x: Tensor) -> Tensor:
-    """As it is if channels are contiguous and 32 bits reach over a position's heads, else a copy.
+    """Return ``x``, or a copy if channels are strided or a position's heads need 64-bit offsets.
 
-    Heads before the positions, as other layouts have them, may be too far apart.
+    Heads may be that far apart in layouts that have them before the positions.
     """
     return x.contiguous() if needs_int64(x[:1, :1, :1]) else channels_together(x)
 
@@ -189,7 +189,7 @@ def new_statistics(q: Tensor) -> Tensor:
 def new_rest(q: Tensor) -> Tensor:
     """New memory (B, R, Q, H, C) for `Kept.rest`: heads apart, as far as those of statistics.
 
-    Channels are as many as kernels compute with: TMA takes no fewer than 16 bytes.
+    Channels are padded to those that kernels compute with: TMA takes no fewer than 16 bytes.
     """
     batch, rows, queries, heads, channels = q.shape
     memory = (batch, rows, heads, _padded(queries), block(channels))

@@ -87,9 +87,9 @@ def _attention(
     scale: float,
     keep_rest: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Result; logarithms of the softmax's sums; what rounding took from the result, or nothing.
+    """Return the result, the logarithms of the softmax's sums, and the result's rounding errors.
 
-    Of a result in float32 it took nothing.
+    The errors are empty if they are not wanted, or the result is in float32.
     """
     inputs = checked(q, k, v, gate, mask, bias, bias_scale, scale)
     out, lse, rest = _new_results(q, keep_rest)

@@ -22,7 +22,7 @@ SHIFTS = {torch.bfloat16: OF_BFLOAT16.value, torch.float16: 5}
 
 @triton.jit
 def byte_of_rest(exact, rounded, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of two float32; the second is the first, rounded."""
+    """Byte that stands for ``exact - rounded``: a float32, and the same one rounded."""
     steps = exact.to(tl.int32, bitcast=True) - rounded.to(tl.int32, bitcast=True)
     # To the even one of two that are equally near: half of the way up takes a bit more.
     steps = tl.minimum(steps, (128 << SHIFT) - 1)
@@ -31,6 +31,6 @@ def byte_of_rest(exact, rounded, SHIFT: tl.constexpr):  # type: ignore[no-untype
 
 @triton.jit
 def with_rest(rounded, byte, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The float32 ``exact`` of `byte_of_rest`, as far as a byte tells."""
+    """Recover the float32 ``exact`` of `byte_of_rest`, as far as a byte tells."""
     steps = (byte.to(tl.int32) << SHIFT) + (1 << (SHIFT - 1))
     return (rounded.to(tl.int32, bitcast=True) + steps).to(tl.float32, bitcast=True)

@@ -32,7 +32,7 @@ class Inbox:
     memory : Tensor, uint8
         Two slots of ``slot_bytes``, then flags; filled with zeros before the first exchange.
     addresses : Tensor, shape (size,), int64
-        Of all ranks' memory, as this rank sees it.
+        Addresses of all ranks' memory, as this rank sees it.
     rank : int
         This one.
     slot_bytes : int
@@ -49,7 +49,7 @@ class Inbox:
 
     @staticmethod
     def bytes_for(slot_bytes: int, size: int) -> int:
-        """Of the memory of an inbox with such slots, for so many ranks."""
+        """Bytes of an inbox's memory, with slots of ``slot_bytes``, for ``size`` ranks."""
         return 2 * slot_bytes + 8 * size * _CTAS
 
     @property
@@ -65,7 +65,7 @@ def ctas(device_type: str) -> int:
 
 @dataclass(frozen=True)
 class Parts:
-    """Where the parts of a tensor lie: A x D x B runs of contiguous elements, by strides.
+    """Where the parts of a tensor are: A x D x B runs of contiguous elements, by strides.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Parts:
     run : int
         Contiguous elements.
     x_strides, out_strides : tuple of int
-        Of the rows in what is sent, and in what is received.
+        Strides of the rows in what is sent, and in what is received.
     x_part, out_part : int
         From one rank's part to the next one's.
     """

@@ -31,7 +31,7 @@ def slots_of(inboxes, like_ptr, slot_bytes, count):
 
 @triton.jit
 def places(tile, across, rows, run, D, B, a, d, b, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """Of the elements of a tile in a tensor whose rows have these strides; and which exist."""
+    """Offsets of a tile's elements: by the rows' strides, and in dense rows; and which exist."""
     row = tile // across * ROWS + tl.arange(0, ROWS)
     col = tile % across * COLS + tl.arange(0, COLS)
     wide = row.to(tl.int64)
@@ -120,7 +120,7 @@ def exchange_kernel(
 
 
 def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, sum_up: bool) -> None:
-    """As `op.exchange`. ``ELEMENTS`` of the tile: of all peers' parts that a CTA moves at once."""
+    """See `op.exchange`. The tile's ``ELEMENTS`` are what a CTA moves at once, of all peers."""
     peers = triton.next_power_of_2(inbox.size - 1)
     launch = find_tile("exchange", architecture(x.device), {"size": inbox.size})
     elements = launch.pop("ELEMENTS") // peers

@@ -24,7 +24,7 @@ _ALIGNMENT = 8
 class Gather:
     """Copies contiguous tensors of one type into their places of a flat buffer.
 
-    Each call has a table of its own in pinned memory, which a captured graph reads anew at each
+    Each call has a table of its own in pinned memory, which a captured graph reads again at each
     replay: it lives as long as this object.
 
     Parameters

@@ -1,8 +1,8 @@
 """A linear map, dropout and the sum with a residual in one pass; and all of its gradients in one.
 
-Legend: R rows (positions along D2), K input channels, C output channels. Rows lie in lines: (B, D1)
-lines of D2 rows. A CTA keeps its weights on the chip and goes through every so many-th line of
-a sample at the same positions: a mask that is shared by lines is hashed once.
+Legend: R rows (positions along D2), K input channels, C output channels. Rows form lines: (B, D1)
+lines of D2 rows. A CTA keeps its weights on the chip and goes through every n-th line of a sample
+at the same positions: a mask that is shared by lines is hashed once.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
 
 MAX_CHANNELS = 256
-"""Inputs or outputs: weights of more do not fit on the chip beside the rows."""
+"""Most inputs and outputs: weights of more do not fit on the chip beside the rows."""
 
 MAX_GRADIENT = 128 * 128
 """Elements of a weight: the gradient of a larger one does not fit in a CTA's registers."""
@@ -46,7 +46,7 @@ def position(size2, BLOCK_R: tl.constexpr):
 
 @triton.jit
 def hash_of(key_ptr, key_stride, sample, layer):
-    """Of a sample's key and the layer, see `dropout_factor`."""
+    """Hash of a sample's key and the layer, see `dropout_factor`."""
     return mix(mix(tl.load(key_ptr + sample * key_stride), tl.zeros((), tl.int32)), layer)
 
 
@@ -185,7 +185,7 @@ def _grid(update: Update, sizes: dict[str, int]) -> tuple[int, int]:
 
 
 def _arguments(update: Update) -> tuple[Any, ...]:
-    """From ``key_ptr`` to ``key_stride``."""
+    """Arguments of the kernels from ``key_ptr`` to ``key_stride``."""
     return *update.hashing, update.size1, update.size2, update.key_stride
 
 

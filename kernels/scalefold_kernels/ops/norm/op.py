@@ -19,7 +19,7 @@ MAX_CHANNELS = 8192
 
 
 def check(x: Tensor, weight: Tensor, bias: Tensor) -> None:
-    """Raise ValueError where the kernels do not serve."""
+    """Raise ValueError for arguments that the kernels do not take."""
     channels = x.shape[-1]
     named = (("weight", weight, (channels,)), ("bias", bias, (channels,)))
     check_shapes(f"layer_norm of x {tuple(x.shape)}", named)

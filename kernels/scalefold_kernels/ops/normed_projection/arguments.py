@@ -14,13 +14,13 @@ from scalefold_kernels.limits import exceeds_int32
 from scalefold_kernels.packing import join
 
 MAX_FUSED_CHANNELS = 128
-"""Of the portable kernels: wider rows leave too little room on the chip beside the weights."""
+"""Most channels of the portable kernels: wider rows leave too little room beside the weights."""
 
 MAX_NARROW_OUTPUTS = 64
-"""Up to here the portable kernels make all gradients of a projection in one pass over its input."""
+"""Most outputs whose gradients the portable kernels compute in one pass over the input."""
 
 MAX_FEW_OUTPUTS = 16
-"""Up to here a projection, alone or beside wide ones, has a tensor of its own, outputs first."""
+"""Most outputs of a projection, alone or beside wide ones, with its own tensor, outputs first."""
 
 
 class Norm(NamedTuple):
@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
     channels : int
         C.
     outputs : int
-        P, of the projections whose results lie side by side.
+        P, outputs of the projections whose results are side by side.
     first_biased : int
         The first output with a bias, P where there is none.
     few : int
@@ -53,7 +53,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, weights: Sequence[Tensor], biased: Sequence[bool]) -> Sizes:
-        """From the operator's arguments."""
+        """Make it from the operator's arguments."""
         beside, few = apart(x, weights, biased)
         outputs = [weight.shape[0] for weight in beside]
         skipped = list(biased).index(True) if any(biased) else len(beside)
@@ -80,7 +80,7 @@ class Projections(NamedTuple):
     weight : Tensor, shape (P, C)
     few : Tensor or None, shape (S, C)
     bias : Tensor or None
-        Of outputs ``first_biased`` to P.
+        Biases of outputs ``first_biased`` to P.
     first : int
         Outputs of the first projection of those side by side.
     first_scale, few_scale : float
@@ -105,7 +105,7 @@ class Projections(NamedTuple):
         first_scale: float,
         few_scale: float,
     ) -> Projections:
-        """From the operator's arguments."""
+        """Make it from the operator's arguments."""
         beside, few = apart(x, weights, biased)
         return cls(
             Sizes.of(x, weights, biased),
@@ -120,7 +120,7 @@ class Projections(NamedTuple):
     def scaled_blocks(self, block: int) -> int:
         """Blocks of outputs before the others, all of the first projection, that are scaled.
 
-        0 where it has a bias, is not whole blocks or all there is: `scaled_weight` serves.
+        0 where it has a bias, is not whole blocks or is the only one: then `scaled_weight` is used.
         """
         others = min(self.sizes.first_biased, self.sizes.outputs - 1)
         whole = self.first % block == 0 and self.first <= others
@@ -163,7 +163,7 @@ def check_projections(
 def apart(
     x: Tensor, weights: Sequence[Tensor], biased: Sequence[bool]
 ) -> tuple[Sequence[Tensor], Tensor | None]:
-    """Weights whose results lie side by side; that with a result of its own, if there is one.
+    """Weights whose results are side by side, and the one with a result of its own, if any.
 
     Kernels count a sample's elements of such a result in 32 bits.
     """
@@ -192,14 +192,14 @@ def why_not_fused(x: Tensor) -> str | None:
 
 
 class Gradients(NamedTuple):
-    """Of all parameters, views of one vector.
+    """Gradients of all parameters, views of one vector.
 
     Attributes
     ----------
     vector : Tensor
         All of the others, in this order.
     sums : Tensor, shape (2 C + P - first_biased,)
-        Of the norm's weight and bias, and the projections' biases.
+        Gradients of the norm's weight and bias, and of the projections' biases.
     few : Tensor, shape (S, C)
     weight : Tensor, shape (P, C)
     """

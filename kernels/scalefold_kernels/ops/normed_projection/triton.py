@@ -105,7 +105,7 @@ def projection_forward_kernel(
         if few_ptr is not None:
             if tl.program_id(0) == 0:
                 few = tl.dot(normed, few_weight, input_precision=PRECISION) * few_scale
-                # Of row r of a sample: the sample's outputs begin at its first row times S.
+                # Offset of row r of a sample: its outputs begin at the sample's first row times S.
                 r = rows % sample_rows
                 at = (rows - r).to(tl.int64)[:, None] * num_few + s[None, :] * sample_rows
                 tl.store(

@@ -27,7 +27,7 @@ MAX_CHANNELS = 32
 """What a CTA's operands may take of shared memory and registers."""
 
 MAX_ELEMENTS = 1 << 27
-"""Of the outer product in memory at a time: 256 MiB in bfloat16."""
+"""Elements of the outer product in memory at a time: 256 MiB in bfloat16."""
 
 
 class Sizes(NamedTuple):
@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, operand_NCS: Tensor, weight: Tensor) -> Sizes:
-        """From one of the operands and the weight."""
+        """Read the sizes off one of the operands and the weight."""
         num_res, channels, num_seq = operand_NCS.shape
         return cls(num_seq, num_res, channels, weight.shape[0])
 
@@ -72,7 +72,7 @@ class Chain(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """Of `outer_product_mean`, in its order; all that backward wants.
+    """Operands of `outer_product_mean`, in its order; backward needs no others.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Operands(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """Of one sample's outer product, contiguous, and the weight that projects it.
+    """Contiguous factors of one sample's outer product, and the weight that projects it.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class Mean(NamedTuple):
     Attributes
     ----------
     number : Tensor, shape (X, Y)
-        Of sequences that two residues share.
+        Number of sequences that two residues share.
     bias : Tensor, shape (N,)
     z, out : Tensor, shape (X, Y, N)
     """

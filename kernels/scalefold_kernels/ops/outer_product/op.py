@@ -35,7 +35,7 @@ def outer_product_mean(
 ) -> Tensor:
     """``z`` plus: sum over sequences of a_si (x) b_sj, projected, divided by their number.
 
-    Operands are 0 where they are masked, and are taken as they are if they lie as (B, N, C, S).
+    Operands are 0 where they are masked. They are not copied if memory has them as (B, N, C, S).
     ``count``: of sequences in which both residues are real; ``weight`` (Z, C * C), ``bias`` (Z,).
     """
     return _outer_product_mean([a_BSIC, b_BSJC, count_BIJ, weight, bias], z_BIJZ)[0]
@@ -112,7 +112,7 @@ def _gradients(
 
 
 def _sequences_last(operand_BSNC: Tensor) -> Tensor:
-    """As (B, N, C, S), contiguous: how `outer_product_operands` leaves it."""
+    """Return the operand as (B, N, C, S), contiguous, as `outer_product_operands` does."""
     return operand_BSNC.permute(0, 2, 3, 1).contiguous()
 
 

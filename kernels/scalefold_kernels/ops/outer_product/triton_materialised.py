@@ -161,7 +161,7 @@ def backward(
 ) -> Gradients:
     """Fill the operands' gradients of one sample; returns partial sums of the weight's.
 
-    ``grad_IJZ`` is from `mean_gradient`. The outer product is made anew unless forward kept it.
+    ``grad_IJZ`` is from `mean_gradient`. The outer product is made again unless forward kept it.
     """
     a_ICS, b_JCS, weight = factors
     a, b = a_ICS.flatten(0, 1), b_JCS.flatten(0, 1)
@@ -211,7 +211,7 @@ def _weight_gradient(grad: Tensor, outer: Tensor, a_ICS: Tensor, weight: Tensor)
 
 
 def _outer_gradient(grad: Tensor, outer: Tensor, a_ICS: Tensor, weight: Tensor) -> Tensor:
-    """As ``outer`` lies, but apart from it: what forward kept may be asked for again."""
+    """Gradient in new memory, laid out as ``outer``, which a second backward may need."""
     out = torch.empty_like(outer)
     size_i, size_j, size_z = grad.shape
     sizes = launch_tile("outer_product_projection_input", Sizes.of(a_ICS, weight), a_ICS)

@@ -1,6 +1,6 @@
 """``scalefold::outer_product_operands``: layer normalisation, two projections, mask.
 
-Only the sizes that the kernels take are this op. For others, `normed_projection` serves and is
+Only the sizes that the kernels take are this op. For others, `normed_projection` is used and is
 reported, and the mask is multiplied by torch.
 
 Legend: B samples, S sequences, N residues, M channels of the MSA representation, C hidden channels.
@@ -36,7 +36,7 @@ def outer_product_operands(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Layer normalisation of m, two linear maps of its result, times the mask; and m itself.
 
-    Both operands lie in memory as (B, N, C, S), as `outer_product_mean` reads them fastest. Nothing
+    Both operands are in memory as (B, N, C, S), as `outer_product_mean` reads them fastest. Nothing
     but the arguments is kept for backward. The gradient of the m that is returned is added in the
     kernel that makes the rest of m's gradient.
 

@@ -37,7 +37,7 @@ def why_not(function: str, m: Tensor, weight: Tensor) -> str | None:
 
 
 class Parameters(NamedTuple):
-    """Of the layer normalisation (M,); weights (C, M) and biases (C,). All contiguous."""
+    """Parameters of the normalisation (M,), weights (C, M) and biases (C,); all contiguous."""
 
     norm_weight: Tensor
     norm_bias: Tensor
@@ -48,7 +48,7 @@ class Parameters(NamedTuple):
 
     @classmethod
     def of(cls, *parameters: Tensor) -> Parameters:
-        """From tensors of any strides."""
+        """Make all parameters contiguous."""
         return cls(*(parameter.contiguous() for parameter in parameters))
 
 

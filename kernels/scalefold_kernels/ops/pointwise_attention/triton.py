@@ -13,7 +13,7 @@ from torch import Tensor
 from scalefold_kernels.tiles import architecture, tile
 
 MASKED_LOGIT = tl.constexpr(1e9)
-"""As in `scalefold.ops.attention`."""
+"""The constant of `scalefold.ops.attention`."""
 
 
 @triton.jit

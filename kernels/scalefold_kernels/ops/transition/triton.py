@@ -19,10 +19,10 @@ from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
 
 MAX_HIDDEN_ELEMENTS = 1 << 27
-"""Of the hidden channels in memory at a time: 256 MiB in bfloat16, and as much for the gradient."""
+"""Hidden activations in memory at a time: 256 MiB in bfloat16, and as much for the gradient."""
 
 MAX_ROWS = 1 << 21
-"""At a time: a launch takes 65,535 blocks of them, of 64 rows or more."""
+"""Most rows at a time: a launch takes 65,535 blocks of 64 rows or more."""
 
 
 @triton.jit
@@ -88,7 +88,7 @@ def transition_hidden_kernel(
     C: tl.constexpr, H: tl.constexpr, PRECISION: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Hidden channels anew, their gradient, and this block's sums for the biases' gradients.
+    """Hidden channels again, their gradient, and this block's sums for the biases' gradients.
 
     Both products have the same shape and one loop over channels.
     """

@@ -34,7 +34,7 @@ class Sizes:
 
     @classmethod
     def of(cls, x: Tensor, pair: int, hidden: int) -> Sizes:
-        """With the positions, the type and the GPU of a tensor (B, I, J, ...)."""
+        """Take positions, type and GPU from a tensor (B, I, J, ...)."""
         return cls(x.shape[:3].numel(), pair, hidden, x.dtype, architecture(x.device))
 
     def tile(self, name: str, **limits: int) -> Tile:
@@ -67,7 +67,7 @@ class ProjectionWeights(NamedTuple):
 
     @property
     def matrices(self) -> list[Tensor]:
-        """Of the five projections."""
+        """Weights of the five projections."""
         return [self.a, self.a_gate, self.b, self.b_gate, self.gate]
 
 
@@ -88,7 +88,7 @@ class Projected(NamedTuple):
 
 
 class ProjectionGradients(NamedTuple):
-    """Of operands and gate; ``through`` is that of z elsewhere, to be added to z's."""
+    """Gradients of operands and gate; ``through``, z's from elsewhere, is added to z's here."""
 
     a: Tensor
     b: Tensor
@@ -142,7 +142,7 @@ class OutputKept(NamedTuple):
 
 
 class Product(NamedTuple):
-    """Of x (C, B, rows, inner) and y (C, B, inner, columns), plain or transposed in memory."""
+    """Factors x (C, B, rows, inner) and y (C, B, inner, columns), each plain or transposed."""
 
     x: Tensor
     y: Tensor

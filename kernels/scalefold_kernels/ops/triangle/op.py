@@ -29,7 +29,7 @@ from scalefold_kernels.ops.triangle.arguments import (
 from scalefold_kernels.packing import unpack
 
 _BACKENDS = Backends("triangle_multiplication", __package__, "hopper", "triton")
-"""Of projection and output."""
+"""Backends of the projection and the output."""
 
 _PRODUCT_BACKENDS = Backends("triangle_product", __package__, "hopper.product", "torch")
 

@@ -25,22 +25,26 @@ from scalefold_kernels.ops.attention.triton.backward import backward_gate
 from scalefold_kernels.tma import VECTOR, reachable
 
 MIN_WARP_GROUPS = 2
-"""An SM must hold so many at a time; one alone hides no waits."""
+"""Fewest warp groups that an SM must hold at a time; one alone hides no waits."""
 
 MIN_QUERIES = 32
-"""Of fewer queries most of a warp group's 64 would be empty."""
+"""With fewer queries, most of a warp group's 64 rows would be empty."""
 
 MAX_KEYS = 512
-"""Of more, a loader warp's registers do not hold the masks of this row and the next."""
+"""With more keys, a loader warp's registers do not hold the masks of this row and the next."""
 
 MAX_CHANNELS = 32
-"""Of 64 channels some tiles gave wrong values on an H200; the model has no such heads."""
+"""Widest heads that the kernels take.
+
+With heads of 64 channels, some tiles gave wrong results on an H200. Neither the tiles, nor the
+cause, nor the version of Triton is recorded. No attention of the model has heads that wide.
+"""
 
 MIN_BIAS_KEYS = 129
-"""The fewest keys with which registers hold the sum of the bias's gradient from the first 256."""
+"""Fewest keys with which `backward_queries_bias`, with its sums in registers, takes less time."""
 
 BIAS_CHANNELS = 16
-"""The fewest with which that is faster: rows of 16 bytes keep TMA busy."""
+"""Fewest channels with which it takes less time: with 8, rows of 16 bytes keep TMA busy."""
 
 
 def why_not(function: str, inputs: Inputs) -> str | None:
@@ -86,7 +90,7 @@ def backward(
 ) -> tuple[Tensor, ...]:
     """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`.
 
-    By parts of the keys; none if they are not wanted.
+    There is one tensor of sums for each part of the keys; none if they are not wanted.
     """
     q, gate = inputs.q, inputs.gate
     grad_out = gradient_rows(grad_out)

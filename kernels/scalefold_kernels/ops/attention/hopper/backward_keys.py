@@ -48,7 +48,7 @@ Cta = namedtuple(
 def load_own(row, i, side, unmasked, cta):
     """Start the copies of the ``i``-th row's keys and values, with how many take part.
 
-    They come to a side, when it is empty.
+    They go to a side of shared memory, once it is empty.
     """
     _, ready = wait_empty(cta.keys_full, cta.keys_empty, i, 2 * 64 * cta.C * 2)
     at = [cta.batch, row, cta.first_k, cta.head, 0]
@@ -105,7 +105,7 @@ def load(cta):
 def differentiate_block(grad_k, grad_v, k, v, j, place, ready, phase, alike, unit, cta):
     """Gradients of a row's keys and values with those from block ``j`` of queries, at a place.
 
-    ``alike``: all keys weigh the same.
+    ``alike``: all keys have the same weight.
     """
     dtype: gl.constexpr = cta.q_smem.dtype
     S: gl.constexpr = mma_layout(cta.BLOCK_Q)
@@ -116,7 +116,7 @@ def differentiate_block(grad_k, grad_v, k, v, j, place, ready, phase, alike, uni
     mbarrier.wait(ready, phase)
     q = cta.q_smem.index(place).reshape([cta.BLOCK_Q, cta.C])
     grad = cta.grad_smem.index(place).reshape([cta.BLOCK_Q, cta.C])
-    # What is taken away from the logits is where their product starts, too: nothing waits for it.
+    # The accumulator starts from what is subtracted from the logits, too: nothing waits for it.
     lse = cta.statistics_smem.index(2 * place).reshape([cta.BLOCK_Q])
     s -= (lse.load(by_column) * (1.0 / unit))[None, :]
     s = mma(k, q.permute((1, 0)), s, is_async=True)
@@ -151,7 +151,7 @@ def differentiate(cta):
         row = cta.first_row + i
         side = wait_full(cta.keys_full, i)
         unmasked = parts.announced(cta.unmasked_smem.index(side))
-        # Of a masked key nothing is kept below; without unmasked keys all weigh the same.
+        # Gradients of masked keys become 0 below; if all are masked, all have the same weight.
         some_masked = (unmasked > 0) & (unmasked < cta.num_keys)
         k = cta.key_smem.index(2 * side).reshape([64, cta.C])
         v = cta.key_smem.index(2 * side + 1).reshape([64, cta.C])
@@ -170,9 +170,9 @@ def differentiate(cta):
         grad_k *= cta.BIAS_SCALE if cta.HAS_BIAS else cta.scale
         if some_masked:
             places = cta.mask + row.to(gl.int64) * cta.mask_stride_r + own * cta.mask_stride_k
-            keep = gl.load(places, mask=own < cta.num_keys, other=0.0) != 0
-            grad_k = gl.where(keep[:, None], grad_k, 0.0)
-            grad_v = gl.where(keep[:, None], grad_v, 0.0)
+            own_mask = gl.load(places, mask=own < cta.num_keys, other=0.0) != 0
+            grad_k = gl.where(own_mask[:, None], grad_k, 0.0)
+            grad_v = gl.where(own_mask[:, None], grad_v, 0.0)
         k.store(grad_k.to(dtype))
         v.store(grad_v.to(dtype))
         fence_async_shared()
@@ -284,7 +284,7 @@ def constants(inputs: Inputs) -> dict[str, int]:
 
 
 def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
-    """In shared memory: bias; queries and gradient; keys and values; statistics."""
+    """How many CTAs fit: shared memory has bias, queries and gradient, keys, values, statistics."""
     block, channels, ring = sizes["BLOCK_Q"], sizes["C"], sizes["PLACES"]
     bias = 2 * 64 * block * (1 if inputs.bias is None else sizes["NUM_BLOCKS"])
     rows = 2 * channels * (2 * ring * block + 2 * sizes["SIDES"] * 64)

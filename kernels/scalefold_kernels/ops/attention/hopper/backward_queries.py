@@ -35,7 +35,7 @@ from scalefold_kernels.tma import padded
 
 @gluon.jit
 def load_statistics(lse, delta, batch, row, head, num_rows, num_heads, stride, queries, inside):
-    """Of 64 queries of a row. Beyond the last one every weight is 0."""
+    """Load lse and delta of 64 queries of a row; beyond the last query all weights become 0."""
     start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * stride
     lse_tile = gl.load(lse + start + queries, mask=inside, other=float("inf"))
     return lse_tile, gl.load(delta + start + queries, mask=inside, other=0.0)
@@ -108,24 +108,24 @@ def by_vector(x):
 
 @gluon.jit
 def start_pass(
-    turn, bias_desc, bias_full, memory, batch, head, first_q,
+    pass_index, bias_desc, bias_full, memory, batch, head, first_q,
     SUM_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, FIRST_K: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
-    """The bias of the pass's keys, and zeros where its gradient is summed up."""
+    """Load the bias of the pass's keys, and zero the sums of its gradient."""
     _, _, bias_smem, sums_smem, _ = memory
     # All are done with the bias of the pass before.
     thread_barrier()
     mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
     for b in range(NUM_BLOCKS):
-        key = FIRST_K + (turn * NUM_BLOCKS + b) * BLOCK_K
+        key = FIRST_K + (pass_index * NUM_BLOCKS + b) * BLOCK_K
         place = bias_smem.index(b)
         parts.copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TRANSPOSED)
     if SUM_BIAS:
         for b in range(NUM_BLOCKS):
             zero = parts.by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, mma_layout(BLOCK_K)))
             sums_smem.index(b).store(zero)
-    mbarrier.wait(bias_full, turn & 1)
+    mbarrier.wait(bias_full, pass_index & 1)
 
 
 @gluon.jit
@@ -134,11 +134,11 @@ def differentiate_block(
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr,
     C: gl.constexpr, BLOCK_K: gl.constexpr,
 ):  # fmt: skip
-    """Gradient of a row's queries with that from a block of keys, which comes to a place.
+    """Add a block of keys, which arrives in a place, to the gradient of a row's queries.
 
     ``j``: its number in the pass; ``masked``: its number among all.
     """
-    q, grad_out, lse_tile, delta_tile, all_kept, factor, unit = row
+    q, grad_out, lse_tile, delta_tile, none_masked, factor, unit = row
     k_smem, v_smem, bias_smem, sums_smem, mask_smem = memory
     dtype: gl.constexpr = k_smem.dtype
     S: gl.constexpr = mma_layout(BLOCK_K)
@@ -156,7 +156,7 @@ def differentiate_block(
         zero = parts.by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
         earlier = sums.load(zero.type.layout)
     s, grad_p = mma_wait(0, [s, grad_p])
-    if not all_kept:
+    if not none_masked:
         added = mask_smem.index(masked).load(gl.SliceLayout(0, S)).to(gl.float32)
         s = s * factor + added[None, :]
     p = gl.exp2(s * unit - lse_tile[:, None])
@@ -169,14 +169,14 @@ def differentiate_block(
 
 @gluon.jit
 def write_sums(
-    partial, sums_smem, turn, queries, inside, num_queries, num_keys,
+    partial, sums_smem, pass_index, queries, inside, num_queries, num_keys,
     TRANSPOSED: gl.constexpr, BIAS_SCALE: gl.constexpr, BLOCK_K: gl.constexpr,
     NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
-    """Sums of the bias's gradient, from the keys of a pass, to memory; ``inside``: of queries."""
+    """Store a pass's sums of the bias's gradient; ``inside``: which queries exist."""
     S: gl.constexpr = mma_layout(BLOCK_K)
     for b in range(NUM_BLOCKS):
-        first = (turn * NUM_BLOCKS + b) * BLOCK_K
+        first = (pass_index * NUM_BLOCKS + b) * BLOCK_K
         keys = first + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, S))
         at = parts.sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
         both = inside[:, None] & (keys[None, :] < num_keys)
@@ -237,8 +237,8 @@ def backward_queries_kernel(
         )  # fmt: skip
 
     mask += batch.to(gl.int64) * mask_stride_b
-    kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
-    unmasked = parts.count(kept)
+    row_mask = parts.load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
+    unmasked = parts.count(row_mask)
     queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, S))
     inside = queries < num_queries
     VECTORS: gl.constexpr = by_vector(gl.full([64, C], 0.0, q_desc.dtype, OUT)).type.layout
@@ -255,22 +255,22 @@ def backward_queries_kernel(
     sizes = gl.to_tensor(num_rows), gl.to_tensor(num_heads), gl.to_tensor(num_queries)
     statistics = num_rows, num_heads, statistics_stride, queries, inside
     next_lse, next_delta = load_statistics(lse, delta, batch, first_row, head, *statistics)
-    for turn in range(PASSES):
+    for pass_index in range(PASSES):
         if HAS_BIAS:
             start_pass(
-                turn, bias_desc, bias_full, memory, batch, head, first_q,
+                pass_index, bias_desc, bias_full, memory, batch, head, first_q,
                 SUM_BIAS, TRANSPOSED, FIRST_K, BLOCK_K, NUM_BLOCKS,
             )  # fmt: skip
         for i in range(rows):
             row = first_row + i
             last = i + 1 == rows
-            more = (not last) | (turn < PASSES - 1)
+            more = (not last) | (pass_index < PASSES - 1)
             after = gl.where(last, first_row, row + 1)
-            all_kept = unmasked == FIRST_K + PASSES * NUM_BLOCKS * BLOCK_K
-            if not all_kept:
-                parts.store_mask(kept, num_keys, unmasked, mask_smem)
+            none_masked = unmasked == FIRST_K + PASSES * NUM_BLOCKS * BLOCK_K
+            if not none_masked:
+                parts.store_mask(row_mask, num_keys, unmasked, mask_smem)
             factor = (unmasked > 0).to(gl.float32)
-            kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
+            row_mask = parts.load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
             # The next row's are under way while this one is computed: else its products wait.
             lse_tile, delta_tile = next_lse, next_delta
             next_lse, next_delta = load_statistics(lse, delta, batch, after, head, *statistics)
@@ -280,9 +280,9 @@ def backward_queries_kernel(
             elif PASSES == 1:
                 sums_q = gl.full([64, C], 0.0, gl.float32, OUT)
             else:
-                earlier = gl.full(own.shape, 0, gl.int32, own.type.layout) + turn > 0
+                earlier = gl.full(own.shape, 0, gl.int32, own.type.layout) + pass_index > 0
                 sums_q = from_line(gl.load(own, mask=earlier, other=0.0), OUT)
-            mbarrier.wait(query_full, (turn * rows + i) & 1)
+            mbarrier.wait(query_full, (pass_index * rows + i) & 1)
             q = query_smem.index(0).reshape([64, C]).load(A)
             grad_out = query_smem.index(1).reshape([64, C]).load(A)
             # All have the queries, whose place may be filled, and see the mask.
@@ -291,31 +291,31 @@ def backward_queries_kernel(
             at = [batch, after, first_q, head, 0]
             async_load(q_desc, at, query_full, query_smem.index(0), pred=more)
             async_load(grad_desc, at, query_full, query_smem.index(1), pred=more)
-            own_row = q, grad_out, lse_tile, delta_tile, all_kept, factor, unit
+            own_row = q, grad_out, lse_tile, delta_tile, none_masked, factor, unit
             for j in range(NUM_BLOCKS):
                 # PLACES divides NUM_BLOCKS: a block has the same place in every row.
                 place = j % PLACES
                 ready = full.index(place)
-                phase = ((turn * rows + i) * (NUM_BLOCKS // PLACES) + j // PLACES) & 1
+                phase = ((pass_index * rows + i) * (NUM_BLOCKS // PLACES) + j // PLACES) & 1
                 sums_q = differentiate_block(
                     sums_q, j, place, ready, phase,
-                    FIRST_K // BLOCK_K + turn * NUM_BLOCKS + j, own_row, memory,
+                    FIRST_K // BLOCK_K + pass_index * NUM_BLOCKS + j, own_row, memory,
                     HAS_BIAS, SUM_BIAS, TRANSPOSED, C, BLOCK_K,
                 )  # fmt: skip
                 # All are done with the block.
                 thread_barrier()
                 beyond = j + PLACES >= NUM_BLOCKS
                 next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
-                next_turn = gl.where(beyond & last, turn + 1, turn)
-                next_key = FIRST_K + (next_turn * NUM_BLOCKS + next_block) * BLOCK_K
+                next_pass = gl.where(beyond & last, pass_index + 1, pass_index)
+                next_key = FIRST_K + (next_pass * NUM_BLOCKS + next_block) * BLOCK_K
                 parts.load_keys(
                     k_desc, v_desc, k_smem.index(place), v_smem.index(place), ready,
                     batch, gl.where(beyond, after, row), next_key, head, more | (not beyond),
                 )  # fmt: skip
-            unmasked = parts.count(kept)
-            if turn == PASSES - 1:
+            unmasked = parts.count(row_mask)
+            if pass_index == PASSES - 1:
                 result = by_vector((sums_q * scale).to(q_desc.dtype))
-                # As TMA asks of the other gradients, too.
+                # Strides allow vectors: TMA requires the same of the other gradients.
                 vectors = gl.multiple_of(
                     grad_q + row.to(gl.int64) * grad_stride_r + offsets, [1, 16]
                 )
@@ -324,7 +324,7 @@ def backward_queries_kernel(
                 gl.store(own, parts.in_line(sums_q))
         if SUM_BIAS:
             write_sums(
-                partial, sums_smem, turn, queries, inside, num_queries, num_keys - FIRST_K,
+                partial, sums_smem, pass_index, queries, inside, num_queries, num_keys - FIRST_K,
                 TRANSPOSED, BIAS_SCALE, BLOCK_K, NUM_BLOCKS,
             )  # fmt: skip
 
@@ -341,7 +341,7 @@ def launch(
 ) -> tuple[Tensor, ...]:
     """Fill ``grad_q``; return sums of the bias's gradient, if they are wanted.
 
-    Of the keys from ``first_key`` on; ``waiting`` has the gradients of queries from those before.
+    Keys before ``first_key`` are left out; ``waiting`` has the gradients of queries from those.
     """
     _, k, v, _, mask, *_ = inputs
     sizes = constants(inputs, first_key)
@@ -391,7 +391,7 @@ def constants(inputs: Inputs, first_key: int = 0) -> dict[str, int]:
 
 
 def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
-    """In shared memory: bias and its gradient; keys and values; queries and gradient; mask."""
+    """How many CTAs fit: shared memory has bias and its gradient, keys, values, queries, mask."""
     block, channels = sizes["BLOCK_K"], sizes["C"]
     keys = sizes["NUM_BLOCKS"] * block
     bias = 2 * 64 * block + 4 * 8 * keys if inputs.bias is None else (2 + 4) * 64 * keys

@@ -17,7 +17,14 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, new_barriers, two_groups, wait_empty, widen
+from scalefold_kernels.gluon import (
+    mma_layout,
+    new_barriers,
+    opaque_zero,
+    two_groups,
+    wait_empty,
+    widen,
+)
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -39,19 +46,19 @@ from scalefold_kernels.tma import padded
 
 BLOCK_K = gl.constexpr(128)
 KEYS = 2 * BLOCK_K.value
-"""The first keys, which this kernel takes."""
+"""How many of the first keys this kernel takes."""
 
 STAGES = gl.constexpr(2)
-"""Rows of which keys and values are in shared memory."""
+"""Rows whose keys and values are in shared memory."""
 
 AHEAD = gl.constexpr(3)
-"""Rows of which queries are."""
+"""Rows whose queries are in shared memory."""
 
 NOWHERE = gl.constexpr(2**30)
 """A row beyond any tensor's: read as zeros, and not written."""
 
 GROUP_REGISTERS = gl.constexpr(240)
-"""Of a thread of a warp group."""
+"""Registers of a warp group's thread."""
 
 Cta = namedtuple(
     "Cta",
@@ -73,7 +80,7 @@ Cta = namedtuple(
 def load_queries(i, cta):
     """Start the copies of the ``i``-th row's queries and what belongs to them.
 
-    After the last row comes one of zeros, off whose gradient the gate is taken too.
+    After the last row comes one of zeros, which goes through `undo_gate_of_row` like the others.
     """
     # The rest has one byte where the others have two.
     bytes: gl.constexpr = (9 if cta.HAS_GATE else 7) * 64 * cta.C + 64 * 4
@@ -101,15 +108,15 @@ def load_rows(cta):
             cta.TRANSPOSED,
         )  # fmt: skip
     one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    # Where there are more keys, a row's mask takes the loader so long that the groups would wait
-    # for the next row's queries; else asking for them so early costs 1 to 2 %.
+    # With MORE_KEYS the next row's queries are loaded before this row's mask, which takes the
+    # loader long enough to make the groups wait. Otherwise loading them first costs 1 to 2 %.
     EARLY: gl.constexpr = 1 if cta.MORE_KEYS else 0
     if cta.MORE_KEYS:
         load_queries(0, cta)
     for i in range(cta.rows):
         row = cta.first_row + i
         load_queries(i + EARLY, cta)
-        kept = parts.load_mask(
+        row_mask = parts.load_mask(
             cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys, 2 * BLOCK_K
         )
         stage = i % STAGES
@@ -120,18 +127,18 @@ def load_rows(cta):
                 cta.k_desc, cta.v_desc, cta.k_smem.index(slot), cta.v_smem.index(slot),
                 cta.full.index(slot), cta.batch, row, w * BLOCK_K, cta.head,
             )  # fmt: skip
-        unmasked = parts.count(kept)
+        unmasked = parts.count(row_mask)
         if cta.MORE_KEYS:
             unmasked = parts.count_unmasked(
                 cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys
             )
-            # Read once more, for want of registers.
-            kept = parts.load_mask(
+            # Load it again rather than keep it in registers.
+            row_mask = parts.load_mask(
                 cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys, 2 * BLOCK_K
             )
         if unmasked < (cta.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
             rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [STAGES, 2 * BLOCK_K], parts.FLAT)
-            parts.store_mask(kept, cta.num_keys, unmasked, rows_smem.index(stage))
+            parts.store_mask(row_mask, cta.num_keys, unmasked, rows_smem.index(stage))
         cta.unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
         for w in gl.static_range(2):
             mbarrier.arrive(cta.full.index(2 * stage + w))
@@ -141,10 +148,10 @@ def load_rows(cta):
 
 @gluon.jit
 def undo_gate_of_row(i, cta, w: gl.constexpr):
-    """Gradients of gate and ungated result of a row's queries, in the places of gate and gradient.
+    """Overwrite a row's gate and gradient by the gradients of gate and ungated result.
 
-    With ``SCALE_Q`` queries are multiplied, too. Warp group ``w`` has half of them; beyond the last
-    row nothing is written to memory.
+    With ``SCALE_Q`` queries are scaled, too. Warp group ``w`` has half of them; beyond the last row
+    nothing is written to memory.
     """
     VECTORS: gl.constexpr = gl.BlockedLayout([1, cta.C // 4], [8, 4], [4, 1], [1, 0])
     dtype: gl.constexpr = cta.grad_smem.dtype
@@ -168,8 +175,7 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
     if cta.SCALE_Q:
         q_tile = q_half.reshape([32, cta.C])
         q_tile.store((widen(q_tile.load(VECTORS)) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(dtype))
-    # The same half, as the compiler does not know; see `differentiate`.
-    same = half + (i >> 28)
+    same = half + opaque_zero(i)
     reinterpret(cta.delta_smem, gl.float32, [2 * AHEAD, 32], parts.FLAT).index(same).store(
         delta_half
     )
@@ -205,9 +211,7 @@ def differentiate(w: gl.constexpr, cta):
         stage = i % STAGES
         slot = 2 * stage + w
         place = i % AHEAD
-        # The same place, as the compiler does not know: addresses that all rows share would lie in
-        # registers, of which there are too few.
-        same = place + (i >> 28)
+        same = place + opaque_zero(i)
         mbarrier.wait(cta.open.index(place), (i // AHEAD) & 1)
         q = cta.q_smem.index(same).reshape([64, cta.C]).load(A)
         grad_out = cta.grad_smem.index(place).reshape([64, cta.C])
@@ -254,7 +258,7 @@ def differentiate(w: gl.constexpr, cta):
                 )
                 gl.store(at, parts.in_line(grad_q))
             else:
-                # That of the row before has been waited for above.
+                # The store of the row before has been waited for above.
                 cta.result_smem.reshape([64, cta.C]).store((grad_q * cta.scale).to(q.dtype))
                 fence_async_shared()
                 at = [cta.batch, cta.first_row + i, cta.first_q, cta.head, 0]
@@ -344,8 +348,8 @@ def launch(
 ) -> tuple[Tensor, ...]:
     """Fill the gradients of queries and gate, and ``shared``; see the backward of the package.
 
-    Returns sums of the bias's gradient. Of more keys than KEYS these are the first, and the
-    gradients of queries are left in ``waiting``, for `queries`.
+    Returns sums of the bias's gradient. Where there are more keys than KEYS, they are of the first,
+    and the gradients of queries are left in ``waiting`` for `backward_queries`.
     """
     q, k, v, gate, mask, *_ = inputs
     lse = kept.lse

@@ -33,18 +33,18 @@ from scalefold_kernels.ops.attention.hopper.parts import FLAT, LOG2E, count, loa
 from scalefold_kernels.tma import padded
 
 STAGES = gl.constexpr(2)
-"""Rows in shared memory."""
+"""Rows in shared memory at a time."""
 
 MAX_LENGTH = 128
-"""The most queries, and keys, of which shared memory holds all that a row's gradients need."""
+"""Most queries, and most keys, for which shared memory holds all that a row's gradients need."""
 
 CTAS_AN_SM = 2
-"""That an SM holds at a time, with two stages of a row in each."""
+"""CTAs that an SM holds at a time, each with two rows in shared memory."""
 
 
 @gluon.constexpr_function
 def shared_mma_layout(columns, warps_m, warps_n):
-    """As `mma_layout`, of a tile that several warp groups share."""
+    """`mma_layout` for a tile that several warp groups share."""
     return gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[warps_m, warps_n], instr_shape=[16, columns, 16]
     )
@@ -52,7 +52,7 @@ def shared_mma_layout(columns, warps_m, warps_n):
 
 @gluon.jit
 def place_of(item, num_rows, num_heads):
-    """Sample, row and head: heads of a row, side by side in memory, come together."""
+    """Sample, row and head of an item; consecutive items are heads of a row, adjacent in memory."""
     item, rows, heads = unsigned(item), unsigned(num_rows), unsigned(num_heads)
     row = item // heads
     return (row // rows).to(gl.int32), (row % rows).to(gl.int32), (item % heads).to(gl.int32)
@@ -60,7 +60,7 @@ def place_of(item, num_rows, num_heads):
 
 @gluon.jit
 def numbers_at(tile, place, C: gl.constexpr):
-    """Room for a number a query in a tile (64, C) of bfloat16."""
+    """Room for one float32 a query within a tile (64, C) of bfloat16."""
     return reinterpret(tile, gl.float32, [C // 2, 64], FLAT).index(place)
 
 
@@ -69,7 +69,7 @@ def load_row(
     descs, tiles, ready, stage, item, num_rows, num_heads, wanted,
     HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr, KEYS: gl.constexpr,
 ):  # fmt: skip
-    """Start the copies of all that a row's gradients are made of."""
+    """Start the copies of everything that a row's gradients are computed from."""
     q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc = descs
     q_smem, k_smem, v_smem, gate_smem, out_smem, grad_smem = tiles
     batch, row, head = place_of(item, num_rows, num_heads)
@@ -89,11 +89,11 @@ def load_row(
 
 @gluon.jit
 def load_row_mask(mask, strides, batch, row, own, num_keys, KEYS: gl.constexpr):
-    """The mask of a row, once whole in every warp, once of the keys that a thread has of a tile."""
+    """Load a row's mask twice: all of it in every warp, and each thread's part of a tile's keys."""
     stride_b, stride_r, stride_k = strides
     start = mask + product_int64(batch, stride_b) + product_int64(row, stride_r)
-    kept = load_mask(start, 0, stride_k, row, num_keys, KEYS)  # the row begins there
-    return kept, gl.load(start + own * stride_k, mask=own < num_keys, other=0.0)
+    row_mask = load_mask(start, 0, stride_k, row, num_keys, KEYS)  # the row begins there
+    return row_mask, gl.load(start + own * stride_k, mask=own < num_keys, other=0.0)
 
 
 @gluon.jit
@@ -119,12 +119,12 @@ def undo_gates(
 
 @gluon.jit
 def differentiate_block(
-    grad_k, grad_v, slot, k, v, stretch, keep, all_kept, scale, memory,
+    grad_k, grad_v, slot, k, v, factor, own_unmasked, none_masked, scale, memory,
     C: gl.constexpr, KEYS: gl.constexpr,
 ):  # fmt: skip
-    """Gradients of keys and values with those from a block of queries; theirs take their place.
+    """Add a block of queries to the gradients of keys and values; store its gradient in its place.
 
-    What `undo_gate` made of the block lies there, with the statistics.
+    Shared memory has the block's ungated gradient and statistics, from `undo_gates`.
     """
     q_smem, grad_smem, out_smem, grad_s_smem = memory
     WARPS: gl.constexpr = gl.num_warps()
@@ -142,9 +142,9 @@ def differentiate_block(
     grad_p = mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
     s, grad_p = mma_wait(0, [s, grad_p])
     lse_tile = numbers_at(out_smem.index(slot), 1, C).load(by_column)
-    p = gl.exp2(s * stretch - lse_tile[None, :])
-    if not all_kept:
-        p = gl.where(keep[:, None], p, 0.0)
+    p = gl.exp2(s * factor - lse_tile[None, :])
+    if not none_masked:
+        p = gl.where(own_unmasked[:, None], p, 0.0)
     delta = numbers_at(out_smem.index(slot), 0, C).load(by_column)
     grad_s = (p * (grad_p - delta[None, :])).to(dtype)
     grad_s_smem.store(grad_s)
@@ -215,25 +215,25 @@ def backward_row_kernel(
     own = gl.arange(0, KEYS, layout=by_key)
     batch, row, head = place_of(first, num_rows, num_heads)
     mask_strides = mask_stride_b, mask_stride_r, mask_stride_k
-    kept, keep = load_row_mask(mask, mask_strides, batch, row, own, num_keys, KEYS)
+    row_mask, own_mask = load_row_mask(mask, mask_strides, batch, row, own, num_keys, KEYS)
     memory = q_smem, grad_smem, out_smem, grad_s_smem
     num_rounds = gl.cdiv(num_items - first, step)
-    for turn in range(num_rounds):
-        item = first + turn * step
+    for round_index in range(num_rounds):
+        item = first + round_index * step
         batch, row, head = place_of(item, num_rows, num_heads)
-        stage = turn % STAGES
-        unmasked = count(kept)
-        all_kept = unmasked == KEYS
-        # Without unmasked keys all logits are 0, and all keys are kept.
-        stretch = gl.where(unmasked == 0, 0.0, scale * LOG2E)
-        keep_own = ((keep != 0) | (unmasked == 0)) & (own < num_keys)
+        stage = round_index % STAGES
+        unmasked = count(row_mask)
+        none_masked = unmasked == KEYS
+        # If all keys are masked, all logits are 0, and all keys count as unmasked.
+        factor = gl.where(unmasked == 0, 0.0, scale * LOG2E)
+        own_unmasked = ((own_mask != 0) | (unmasked == 0)) & (own < num_keys)
         lse_row = lse + product_int64(item, lse_stride)
         lse_tiles = ()
         for b in gl.static_range(NUM_Q):
             at_q = b * 64 + queries
             part = gl.load(lse_row + at_q, mask=at_q < num_queries, other=0.0)
             lse_tiles = lse_tiles + (part,)
-        mbarrier.wait(ready.index(stage), (turn // STAGES) & 1)
+        mbarrier.wait(ready.index(stage), (round_index // STAGES) & 1)
         k = k_smem.index(stage).reshape([KEYS, C])
         v = v_smem.index(stage).reshape([KEYS, C])
         undo_gates(stage, lse_tiles, memory, gate_smem, HAS_GATE, C, NUM_Q, VECTORS)
@@ -243,16 +243,18 @@ def backward_row_kernel(
         grad_v = gl.full([KEYS, C], 0.0, gl.float32, OUT)
         for b in range(NUM_Q):
             grad_k, grad_v = differentiate_block(
-                grad_k, grad_v, stage * NUM_Q + b, k, v, stretch, keep_own, all_kept, scale, memory,
-                C, KEYS,
+                grad_k, grad_v, stage * NUM_Q + b, k, v, factor, own_unmasked, none_masked, scale,
+                memory, C, KEYS,
             )  # fmt: skip
-        # Neither this copy nor the next mask earlier: registers are short.
+        # This store and the next mask's load come no earlier, to save registers.
         if HAS_GATE:
             at = [batch, row, 0, head, 0]
             async_store(grad_gate_desc, at, gate_rows.index(stage))
         after = gl.minimum(item + step, num_items - 1)
         next_batch, next_row, _ = place_of(after, num_rows, num_heads)
-        kept, keep = load_row_mask(mask, mask_strides, next_batch, next_row, own, num_keys, KEYS)
+        row_mask, own_mask = load_row_mask(
+            mask, mask_strides, next_batch, next_row, own, num_keys, KEYS
+        )
         k.store((grad_k * scale).to(dtype))
         v.store(grad_v.to(dtype))
         fence_async_shared()
@@ -264,7 +266,7 @@ def backward_row_kernel(
         tma.store_wait(0)
         load_row(
             descs, tiles, ready, stage, item + STAGES * step, num_rows, num_heads,
-            turn + STAGES < num_rounds, HAS_GATE, C, NUM_Q, KEYS,
+            round_index + STAGES < num_rounds, HAS_GATE, C, NUM_Q, KEYS,
         )  # fmt: skip
 
 
@@ -281,7 +283,7 @@ def why_not(function: str, inputs: Inputs) -> str | None:
 def backward(
     inputs: Inputs, kept: Kept, grad_out: Tensor, gradients: Gradients, sum_bias: bool
 ) -> tuple[Tensor, ...]:
-    """Fill ``gradients``, all by one kernel; there is no bias to sum up a gradient of."""
+    """Fill ``gradients`` by one kernel; without a bias there are no sums to return."""
     q, k, v, gate, mask, *_ = inputs
     num_q, num_warps = triton.cdiv(inputs.num_queries, 64), 4 * triton.cdiv(inputs.num_keys, 64)
     items = inputs.batch * inputs.num_rows * inputs.num_heads

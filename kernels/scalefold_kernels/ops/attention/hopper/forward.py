@@ -22,7 +22,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import mma_layout, new_barriers, opaque_zero, widen
 from scalefold_kernels.ops.attention.arguments import Inputs, Kept, transposed
 from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.launch import (
@@ -40,7 +40,11 @@ from scalefold_kernels.tma import padded
 
 LOWEST = gl.constexpr(2.0**-100)
 HIGHEST = gl.constexpr(2.0**100)
-"""Of a row's sum. Weights below 2^-126 are lost: 2^-18 of the lowest. Sums of values have room."""
+"""Range of a row's sum of weights in which float32 suffices.
+
+Weights below 2^-126 are flushed to zero: those of 512 keys are together below 2^-17 of the lowest
+sum. Above the highest, float32 has room for the sums of values.
+"""
 
 Cta = namedtuple(
     "Cta",
@@ -62,31 +66,36 @@ def worker_warps(GROUPS):
 
 @gluon.constexpr_function
 def worker_registers(GROUPS):
-    """Registers of their threads."""
-    return [104 if GROUPS == 4 else 160] * (GROUPS - 1) + [40]
+    """Registers of a thread of each worker in `worker_warps`.
+
+    The first group gets the rest. Each partition brings ``maxnreg`` registers for a thread, so that
+    four groups (maxnreg 96) leave 5 * 96 - 3 * 104 - 40 = 128, and three (128) leave 152.
+    """
+    group, loader = 104 if GROUPS == 4 else 160, 40
+    return [group] * (GROUPS - 1) + [loader]
 
 
 @gluon.jit
 def wait_for_stores(x):
-    """Until results are in memory (`tma.store_wait`: until they have left shared memory)."""
+    """Wait until stores are in memory; `tma.store_wait` waits until they left shared memory."""
     wait: gl.constexpr = "cp.async.bulk.wait_group 0; mov.b32 $0, $1;"
     gl.inline_asm_elementwise(wait, "=r,r", [x], gl.int32, False, 1)
 
 
 @gluon.jit
-def weigh(s, o, total, highest, j, weighing, cta, EXACT: gl.constexpr):
-    """Weights from the logits ``s`` of block ``j`` of keys, as left operand; and the sums.
+def softmax_weights(s, o, total, highest, j, scaling, cta, EXACT: gl.constexpr):
+    """Weights from the logits ``s`` of block ``j`` of keys, as a left operand; and updated sums.
 
-    Sums of weights and the highest logit now include the block. Those of values do not: they are
-    at most brought to the new highest logit (``EXACT``).
+    The sum of weights and the highest logit then include the block. The sum of values does not: it
+    is only rescaled to the new highest logit, if ``EXACT``.
     """
-    all_kept, stretch, unit = weighing
+    none_masked, factor, unit = scaling
     OUT: gl.constexpr = o.type.layout
-    if all_kept:
+    if none_masked:
         s = s * unit
     else:
         added = cta.mask_smem.index(j).load(gl.SliceLayout(0, s.type.layout))
-        s = s * stretch + added.to(gl.float32)[None, :]
+        s = s * factor + added.to(gl.float32)[None, :]
     if EXACT:
         new_highest = gl.maximum(highest, parts.row_max(s))
         s -= new_highest[:, None]
@@ -104,9 +113,9 @@ def weigh(s, o, total, highest, j, weighing, cta, EXACT: gl.constexpr):
 
 @gluon.jit
 def attend_to_block(
-    o, total, highest, q, j, before, weighing, cta, w: gl.constexpr, EXACT: gl.constexpr
+    o, total, highest, q, j, before, scaling, cta, w: gl.constexpr, EXACT: gl.constexpr
 ):
-    """Sums of values and weights, and the highest logit, with block ``j`` of keys."""
+    """Add block ``j`` of keys to the sums of values and weights and to the highest logit."""
     # PLACES divides NUM_BLOCKS: a block has the same place in every row.
     place = j % cta.PLACES
     used = before * (cta.NUM_BLOCKS // cta.PLACES) + j // cta.PLACES
@@ -120,7 +129,7 @@ def attend_to_block(
     v = cta.v_smem.index(place).reshape([cta.BLOCK_K, cta.C])
     s = mma(q, k.permute((1, 0)), s, use_acc=cta.HAS_BIAS, is_async=True)
     s = mma_wait(0, [s])
-    left, o, total, highest = weigh(s, o, total, highest, masked, weighing, cta, EXACT)
+    left, o, total, highest = softmax_weights(s, o, total, highest, masked, scaling, cta, EXACT)
     o = mma(left, v, o)
     mbarrier.arrive(cta.empty.index(place))
     return o, total, highest
@@ -128,7 +137,7 @@ def attend_to_block(
 
 @gluon.jit
 def store_result(o, divisor, at, ready, phase, out_smem, rest_smem, cta):
-    """Start the store of sums of values, divided and gated, and of what rounding takes of them."""
+    """Divide and gate the sums of values; start their store, and that of their rounding errors."""
     tile = out_smem.reshape([64, out_smem.shape[4]])
     if cta.HAS_GATE:
         mbarrier.wait(ready, phase)
@@ -147,11 +156,11 @@ def store_result(o, divisor, at, ready, phase, out_smem, rest_smem, cta):
 
 
 @gluon.jit
-def leave_mask(kept, mask_smem, unmasked_smem, cta):
-    """How many keys of a row take part and, if not all, what is added to their logits."""
-    unmasked = parts.count(kept)
+def leave_mask(row_mask, mask_smem, unmasked_smem, cta):
+    """Store how many keys of a row are unmasked and, if not all, what is added to their logits."""
+    unmasked = parts.count(row_mask)
     if unmasked < cta.NUM_BLOCKS * cta.BLOCK_K:
-        parts.store_mask(kept, cta.num_keys, unmasked, mask_smem)
+        parts.store_mask(row_mask, cta.num_keys, unmasked, mask_smem)
     parts.announce(unmasked, unmasked_smem, cta.row_full)
 
 
@@ -166,18 +175,18 @@ def load_queries(row, cta):
 
 
 @gluon.jit
-def load_rows(turn, cta):
-    """What `attend_to_rows` goes through, ahead of it."""
+def load_rows(pass_index, cta):
+    """Load what `attend_to_rows` reads, ahead of it."""
     rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [2, cta.KEYS], parts.FLAT)
     load_queries(cta.first_row, cta)
-    kept = parts.load_mask(
+    row_mask = parts.load_mask(
         cta.mask, cta.mask_stride_r, cta.mask_stride_k, cta.first_row, cta.num_keys, cta.KEYS
     )
     for i in range(cta.rows):
-        before = turn * cta.rows + i
+        before = pass_index * cta.rows + i
         row = cta.first_row + i
         stage = before & 1
-        leave_mask(kept, rows_smem.index(stage), cta.unmasked_smem.index(stage), cta)
+        leave_mask(row_mask, rows_smem.index(stage), cta.unmasked_smem.index(stage), cta)
         for j in range(cta.NUM_BLOCKS):
             # PLACES divides NUM_BLOCKS: a block has the same place in every row.
             place = j % cta.PLACES
@@ -190,7 +199,7 @@ def load_rows(turn, cta):
             if j == cta.PLACES - 1:
                 more = i + 1 < cta.rows
                 after = gl.where(more, row + 1, row)
-                kept = parts.load_mask(
+                row_mask = parts.load_mask(
                     cta.mask, cta.mask_stride_r, cta.mask_stride_k, after, cta.num_keys, cta.KEYS
                 )
                 for w in gl.static_range(cta.GROUPS):
@@ -234,8 +243,11 @@ def any_again(cta):
 
 
 @gluon.jit
-def attend_to_rows(turn, cta, w: gl.constexpr, EXACT: gl.constexpr):
-    """Go through the CTA's rows, for the ``turn``-th time; 0 for queries to be done again."""
+def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
+    """Compute the CTA's rows; returns 0 for each query whose sums left the range, else 1.
+
+    Pass 0 is the fast one. Pass 1 repeats all rows with their maximum, ``EXACT``.
+    """
     q_smem, out_smem = cta.q_smem.index(w), cta.out_smem.index(w)
     q_full, q_empty = cta.q_full.index(w), cta.q_empty.index(w)
     gate_full = cta.gate_full.index(w)
@@ -253,7 +265,7 @@ def attend_to_rows(turn, cta, w: gl.constexpr, EXACT: gl.constexpr):
     for i in range(cta.rows):
         row = cta.first_row + i
         # Rows so far: how often a barrier was waited for in them gives its phase.
-        before = turn * cta.rows + i
+        before = pass_index * cta.rows + i
         stage = before & 1
         mbarrier.wait(q_full, stage)
         mbarrier.wait(cta.row_full, stage)
@@ -264,23 +276,21 @@ def attend_to_rows(turn, cta, w: gl.constexpr, EXACT: gl.constexpr):
         mbarrier.arrive(q_empty)
         if cta.HAS_BIAS:
             q = (widen(q) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(dtype)
-        all_kept = unmasked == cta.NUM_BLOCKS * cta.BLOCK_K
-        stretch = gl.where(unmasked > 0, unit, 0.0)
+        none_masked = unmasked == cta.NUM_BLOCKS * cta.BLOCK_K
+        factor = gl.where(unmasked > 0, unit, 0.0)
         highest = gl.full([64], float("-inf") if EXACT else 0.0, gl.float32, by_row)
         total = parts.lane_sums(gl.full([64, cta.BLOCK_K], 0.0, gl.float32, S))
         o = gl.full([64, cta.C], 0.0, gl.float32, OUT)
-        weighing = all_kept, stretch, unit
+        scaling = none_masked, factor, unit
         for j in range(cta.NUM_BLOCKS):
             o, total, highest = attend_to_block(
-                o, total, highest, q, j, before, weighing, cta, w, EXACT
+                o, total, highest, q, j, before, scaling, cta, w, EXACT
             )
         sums = gl.convert_layout(gl.sum(total, 1), by_row)
         held &= ((sums > LOWEST) & (sums < HIGHEST)).to(gl.int32)
         divisor = gl.convert_layout(sums, gl.SliceLayout(1, OUT))[:, None]
         at = [cta.batch, row, first_q, cta.head, 0]
-        # The group's, as the compiler does not know: addresses that all rows share would lie in
-        # registers, of which there are too few.
-        rest_smem = cta.rest_smem.index((w if cta.KEEPS else 0) + (before >> 28))
+        rest_smem = cta.rest_smem.index((w if cta.KEEPS else 0) + opaque_zero(before))
         store_result(o, divisor, at, gate_full, stage, out_smem, rest_smem, cta)
         start = (
             (cta.batch * cta.num_rows + row).to(gl.int64) * cta.num_heads + cta.head
@@ -333,9 +343,9 @@ def forward_kernel(
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
     GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """64 queries a group. ``KEYS``: their number to the next power of 2.
+    """See the module. ``KEYS``: the number of keys, rounded up to a power of 2.
 
-    ``KEEPS``: what rounding takes from the result is stored, too.
+    ``KEEPS``: the result's rounding errors are stored, too.
     """
     first_q, head, _, first_row, rows = parts.place_of_cta(
         num_queries, num_heads, num_rows, 64 * GROUPS
@@ -345,7 +355,7 @@ def forward_kernel(
     dtype: gl.constexpr = q_desc.dtype
     block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
     q_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, 64, 1, C], q_desc.layout)
-    # The gate is read from where the result is left.
+    # The gate is read from where the result is stored.
     out_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, 64, 1, C], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
@@ -353,7 +363,7 @@ def forward_kernel(
         GROUPS * NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape
     )
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
-    # Of the row that is computed, and the next.
+    # Masks of the row that is computed and of the next.
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [2 * (KEYS // BLOCK_K), BLOCK_K], parts.FLAT)
     unmasked_smem = gl.allocate_shared_memory(gl.int32, [2, 1], parts.FLAT)
     again_smem = gl.allocate_shared_memory(gl.int32, [GROUPS, 1], parts.FLAT)
@@ -415,7 +425,7 @@ def constants(inputs: Inputs) -> dict[str, int]:
 
 
 def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
-    """In shared memory: bias; keys and values; queries, result and rest; masks of two rows."""
+    """How many CTAs fit: shared memory has bias, keys, values, queries, results and two masks."""
     block, channels, queries = sizes["BLOCK_K"], sizes["C"], 64 * sizes["GROUPS"]
     bias = 2 * 64 * block if inputs.bias is None else 2 * queries * block * sizes["NUM_BLOCKS"]
     rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * queries)

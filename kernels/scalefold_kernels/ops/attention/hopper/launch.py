@@ -16,27 +16,27 @@ SHARED_BYTES = 228 * 1024
 """Shared memory of an SM."""
 
 RESERVED_BYTES = 1024 + 256
-"""Of each CTA's shared memory: by the system, for barriers, and what alignment costs."""
+"""Shared memory of a CTA that the system, barriers and alignment take."""
 
 REGISTERS = 64 * 1024
-"""Of an SM."""
+"""Registers of an SM."""
 
 THREADS = 128
-"""Of a warp group. Triton sets a whole group's registers aside for a loader warp, too."""
+"""Threads of a warp group. Triton reserves a whole group's registers for a loader warp, too."""
 
 
 def dealt(inputs: Inputs, blocks: int, ctas_an_sm: int, unit: int = 1) -> tuple[int, int]:
-    """So many CTAs that they fill the GPU once, where there are enough rows for them.
+    """Number of CTAs: as many as fill the GPU once, where there are enough rows for them.
 
     Parameters
     ----------
     inputs : Inputs
     blocks : int
-        Of a row and head; a CTA has one of them.
+        Blocks of a row and head; a CTA has one of them.
     ctas_an_sm : int
         How many of them an SM holds at a time.
     unit : int
-        What their number on the GPU is a multiple of.
+        The number of CTAs on the GPU is a multiple of this.
 
     Returns
     -------
@@ -103,5 +103,6 @@ def bias_descriptor(
 
 
 def statistics_descriptor(x: Tensor, block: int) -> TensorDescriptor:
+    """Tiles (block positions) of a tensor (B, R, H, N) of float32."""
     layout = gl.NVMMASharedLayout(0, 32, 4)
     return TensorDescriptor(x, [*x.shape], steps(x), [1, 1, 1, block], layout)

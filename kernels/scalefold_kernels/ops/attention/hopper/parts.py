@@ -26,21 +26,21 @@ LOG2E = gl.constexpr(1.4426950408889634)
 MASKED_LOGIT = gl.constexpr(-1e9)
 
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
-"""Of numbers in shared memory, one after the other."""
+"""Layout of numbers in shared memory, one after the other."""
 
 LOADER_REGISTERS = gl.constexpr(24)
-"""Of a thread of a loader warp; what it gives up goes to the warp group."""
+"""Registers of a loader warp's thread; the warp group gets those that it gives up."""
 
 
 @gluon.jit
 def log2(x):
-    """Of numbers that are not subnormal, to 2^-22; the exact one takes thirty instructions."""
+    """Logarithm of normal numbers, to 2^-22; the exact one takes thirty instructions."""
     return gl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], gl.float32, True, 1)
 
 
 @gluon.jit
 def reciprocal(x):
-    """To one unit in the last place; a true division takes eight instructions."""
+    """1 / x to one unit in the last place; a true division takes eight instructions."""
     return gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], gl.float32, True, 1)
 
 
@@ -65,7 +65,7 @@ def lane_sums(x):
 
 @gluon.constexpr_function
 def stacked(count, shape):
-    """Shape of so many blocks one after the other."""
+    """Shape of ``count`` blocks one after the other."""
     return [count, *shape]
 
 
@@ -96,7 +96,7 @@ def copy_bias(bias_desc, tile, ready, batch, head, query, key, TRANSPOSED: gl.co
 
 @gluon.jit
 def load_bias(tile, N: gl.constexpr, HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr):
-    """What the product of (64, N) logits starts from: a tile of the bias, in float32, or zeros.
+    """Initial accumulator of (64, N) logits: a tile of the bias in float32, or zeros.
 
     ``TRANSPOSED``: its dimensions are not in memory's order.
     """
@@ -110,7 +110,7 @@ def load_bias(tile, N: gl.constexpr, HAS_BIAS: gl.constexpr, TRANSPOSED: gl.cons
 
 @gluon.jit
 def sum_places(queries, keys, num_queries, num_keys, TRANSPOSED: gl.constexpr):
-    """Where elements (queries, keys) of the bias's gradient are, in the order of the bias."""
+    """Offsets of elements (queries, keys) of the bias's gradient, in the bias's memory order."""
     at = queries[:, None].to(gl.int64) * num_keys + keys[None, :]
     if TRANSPOSED:
         at = keys[None, :].to(gl.int64) * num_queries + queries[:, None]
@@ -127,14 +127,14 @@ def load_mask(mask, stride_r, stride_k, row, num_keys, KEYS: gl.constexpr):
 
 
 @gluon.jit
-def count(kept):
-    """How many keys take part."""
-    return gl.sum((kept != 0).to(gl.int32), 0)
+def count(row_mask):
+    """How many keys of a row are unmasked."""
+    return gl.sum((row_mask != 0).to(gl.int32), 0)
 
 
 @gluon.jit
 def count_unmasked(mask, stride_r, stride_k, row, num_keys):
-    """How many keys of a row take part; a loader warp has registers for 256 at a time."""
+    """How many keys of a row are unmasked; a loader warp has registers for 256 at a time."""
     PART: gl.constexpr = 256
     unmasked = 0
     for first in range(0, num_keys, PART):
@@ -145,7 +145,7 @@ def count_unmasked(mask, stride_r, stride_k, row, num_keys):
 
 @gluon.jit
 def announce(number, place, ready):
-    """Leave a number where all can read it, and say so."""
+    """Store a number in shared memory and arrive at the barrier ``ready``."""
     one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     place.store(gl.full([1], 0, gl.int32, one) + number)
     mbarrier.arrive(ready)
@@ -153,18 +153,18 @@ def announce(number, place, ready):
 
 @gluon.jit
 def announced(place):
-    """What `announce` left."""
+    """Number that `announce` stored."""
     one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     return gl.sum(place.load(one), 0)
 
 
 BY_THREAD = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [5, 4, 3, 2, 1, 0]))
-"""Of tiles that `by_thread` gives, in shared memory: no two threads meet in a bank."""
+"""Shared-memory layout of tiles from `by_thread`, free of bank conflicts."""
 
 
 @gluon.jit
 def by_thread(x):
-    """A tile that a product gave, such that a thread's four of a pair of lines are contiguous."""
+    """Rearrange a product's tile so that a thread's four numbers of two rows are contiguous."""
     N: gl.constexpr = x.shape[1]
     return gl.permute(gl.reshape(x, [4, 2, 8, N // 8, 4, 2]), (3, 0, 2, 4, 1, 5))
 
@@ -179,16 +179,17 @@ def by_position(x, layout: gl.constexpr):
 
 @gluon.jit
 def in_line(x):
-    """All elements of a tile that a product gave, in the order of `by_thread`."""
+    """Flatten a product's tile in the order of `by_thread`."""
     return gl.reshape(by_thread(x), [x.shape[0] * x.shape[1]])
 
 
 @gluon.jit
 def waiting_at(waiting, batch, row, head, first_q, sizes, layout: gl.constexpr):
-    """Where 64 queries' gradients of a row wait for those from more keys, as `in_line` has them.
+    """Addresses of 64 queries' gradients that wait for more keys, in the order of `in_line`.
 
-    ``waiting`` (B, R, H, blocks of queries, 64 C) is float32. A warp so reads and writes 512 bytes
-    on end; by position they would be eight pieces of 32 bytes, one request to the cache each.
+    ``waiting`` (B, R, H, blocks of queries, 64 C) is float32. In this order a warp reads and writes
+    512 contiguous bytes; by position it would be eight pieces of 32 bytes, each a request to the
+    cache.
     """
     num_rows, num_heads, num_queries = sizes
     C: gl.constexpr = layout.instr_shape[1]
@@ -199,14 +200,14 @@ def waiting_at(waiting, batch, row, head, first_q, sizes, layout: gl.constexpr):
 
 
 @gluon.jit
-def store_mask(kept, num_keys, unmasked, mask_smem):
-    """Store what is added to the logits of each key; without unmasked ones all weigh the same.
+def store_mask(row_mask, num_keys, unmasked, mask_smem):
+    """Store what is added to the logits of each key; if all are masked, all get equal weights.
 
-    ``kept`` is from `load_mask`; ``mask_smem`` has as many elements, in blocks of keys.
+    ``row_mask`` is from `load_mask`; ``mask_smem`` has as many elements, in blocks of keys.
     """
-    KEYS: gl.constexpr = kept.shape[0]
-    keys = gl.arange(0, KEYS, layout=kept.type.layout)
-    added = gl.where((kept != 0) | (unmasked == 0), 0.0, MASKED_LOGIT)
+    KEYS: gl.constexpr = row_mask.shape[0]
+    keys = gl.arange(0, KEYS, layout=row_mask.type.layout)
+    added = gl.where((row_mask != 0) | (unmasked == 0), 0.0, MASKED_LOGIT)
     added = gl.where(keys < num_keys, added, float("-inf"))
     reinterpret(mask_smem, mask_smem.dtype, [KEYS], FLAT).store(added.to(mask_smem.dtype))
 
@@ -224,14 +225,14 @@ def load_keys(
 
 @gluon.jit
 def undo_gate(grad_tile, out, gate_tile, HAS_GATE: gl.constexpr, VECTORS: gl.constexpr):
-    """Gradients of gate and ungated result in the places of gate and gradient; returns delta.
+    """Overwrite gate and gradient by the gradients of gate and ungated result; return delta.
 
     Tiles (queries, channels) of a head; ``out`` in float32. See `triton.backward` for delta.
     """
     grad = widen(grad_tile.load(VECTORS))
     product = grad * out
     if HAS_GATE:
-        # Of a share that vanishes, a normal number.
+        # At most 2^126, so that the reciprocal is a normal number.
         inverse = gl.minimum(1.0 + gl.exp2(-LOG2E * widen(gate_tile.load(VECTORS))), 2.0**126)
         share = reciprocal(inverse)
         gate_tile.store((product * (1.0 - share)).to(gate_tile.dtype))

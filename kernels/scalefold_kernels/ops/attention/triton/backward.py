@@ -38,12 +38,12 @@ from scalefold_kernels.ops.attention.triton.forward import (
 from scalefold_kernels.tiles import Tile
 
 SMALLEST = tl.constexpr(2.0**-126)
-"""Of normal numbers: what a share that vanishes is taken for, so that it can be divided by."""
+"""Smallest normal number: the least sigmoid of a gate, so that it can be divided by."""
 
 
 @triton.jit
 def line_start(strides, batch, row, query):
-    """Offset of a query's channels, which lie side by side, head by head."""
+    """Offset of a query's channels, which are contiguous, head by head."""
     start = batch.to(tl.int64) * strides[0] + row.to(tl.int64) * strides[1]
     return start + query.to(tl.int64) * strides[2]
 
@@ -64,7 +64,7 @@ def backward_gate_kernel(
     softmax's delta = sum(o * d o) takes d o as it is rounded for the other kernels, which subtract
     delta from products of that. ``rest`` is added to ``out``; ``REST_SHIFT`` as in `forward`.
 
-    One CTA: a block of queries of one row, with all their heads as they lie in memory; in delta
+    One CTA: a block of queries of one row, with all their heads in memory order; in delta
     queries are side by side. ``scaled_q`` gets the queries as forward multiplied them.
     """
     batch = tl.program_id(1)

@@ -106,7 +106,7 @@ def logits(
     q_tile, k_tile, queries, keys, bias, bias_strides, mask, mask_stride,
     num_queries, num_keys, unmasked, alive, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Of a block of queries, scaled, and one of keys."""
+    """Logits of a block of scaled queries and a block of keys."""
     s = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee")
     if HAS_BIAS:
         s += load_bias(bias, bias_strides, queries[:, None], keys[None, :], num_queries, num_keys)
@@ -183,7 +183,7 @@ def forward_kernel(
     if REST_SHIFT > 0:
         rest += row_offset(rest_strides, batch, row, head)
         byte = byte_of_rest(o, o.to(out.dtype.element_ty).to(tl.float32), REST_SHIFT)
-        # Of all channels that there is room for: those beyond the last are 0.
+        # All channels that there is room for are stored: those beyond the last are 0.
         store(rest, byte, rest_strides[2], first_q, num_queries, byte.shape[1], BLOCK_Q)
     tl.store(lse + queries, highest + tl.log2(total), mask=queries < num_queries)
 

@@ -298,7 +298,7 @@ def backward(
     p, grid = parameters, grid_of(x)
     mean, query, result, softmax, direction, attended = columns
     grad_attended, grad_mean = torch.empty_like(attended), torch.empty_like(mean)
-    # Of each column its part of all parameters' gradients.
+    # Each column's part of all parameters' gradients.
     sums = attended.new_empty(x.shape[0] * x.shape[2], flat.numel())
     global_attention_values_kernel[grid](
         grad, x, p.norm_weight, p.norm_bias, p.value_weight, p.gate_weight, p.gate_bias,

@@ -25,10 +25,10 @@ from scalefold_kernels.ops.norm.triton import standardise
 from scalefold_kernels.tiles import architecture, tile
 
 MASKED_LOGIT = tl.constexpr(1e9)
-"""As in `scalefold.ops.attention`."""
+"""The constant of `scalefold.ops.attention`."""
 
 MEAN_EPS = tl.constexpr(1e-10)
-"""As in `scalefold.ops.global_attention`."""
+"""The constant of `scalefold.ops.global_attention`."""
 
 
 @triton.jit
@@ -45,7 +45,7 @@ def column_start(stride_b, stride_n):
 
 @triton.jit
 def load_vector(ptr, at, size: tl.constexpr):
-    """In float32; 0 beyond the end."""
+    """Load elements of a vector in float32; 0 beyond the end."""
     return tl.load(ptr + at, mask=at < size, other=0.0).to(tl.float32)
 
 
@@ -81,7 +81,7 @@ def load_kept(mask_ptr, stride, rows, num_rows):
 
 @triton.jit
 def with_mask(logit, kept, rows, num_rows):
-    """Logits (S, H) under the mask; what is beyond the last row weighs nothing."""
+    """Add the mask to logits (S, H); rows beyond the last get weight 0."""
     logit += ((kept - 1.0) * MASKED_LOGIT)[:, None]
     return tl.where((rows < num_rows)[:, None], logit, float("-inf"))
 
@@ -144,7 +144,7 @@ def constants(kernel: str, x: Tensor, parameters: Parameters) -> dict[str, int |
 
 
 def strides(*tensors: Tensor) -> list[int]:
-    """Of samples, rows and columns."""
+    """Strides of samples, rows and columns."""
     return [stride for x in tensors for stride in x.stride()[:3]]
 
 
@@ -158,9 +158,10 @@ def global_attention_forward_kernel(
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Of each column, in float32, for backward: the masked ``mean`` of x_hat (C), the scaled mean
-    ``query`` and the ``result`` (D), largest logit and sum of the ``softmax`` (2, H), ``direction``
-    U and ``attended`` P (H, C).
+    """Compute the output; for backward, store these of each column, in float32.
+
+    They are the masked ``mean`` of x_hat (C), the scaled mean ``query`` and the ``result`` (D), the
+    largest logit and sum of the ``softmax`` (2, H), ``direction`` U and ``attended`` P (H, C).
     """
     H: tl.constexpr = D // A
     block, h = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_H)

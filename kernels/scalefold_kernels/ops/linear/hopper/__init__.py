@@ -14,7 +14,7 @@ from scalefold_kernels.tma import VECTOR, reachable
 __all__ = ["backward", "forward", "why_not"]
 
 MAX_CHANNELS = 256
-"""Forward of the inputs, backward of the outputs: all of a row's lie on the chip."""
+"""Most inputs (forward) or outputs (backward): shared memory holds whole rows of them."""
 
 MIN_OUTPUTS = 65
 """Backward: a warp group has half of a gradient's rows, and no fewer than 64."""

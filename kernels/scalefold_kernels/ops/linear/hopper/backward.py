@@ -33,7 +33,7 @@ ONES = gl.constexpr(8)
 """Columns of ones, the least that this product takes."""
 
 PART = gl.constexpr(32)
-"""Outputs that are dropped at a time."""
+"""Outputs whose dropout mask is applied at a time."""
 
 Cta = namedtuple(
     "Cta",
@@ -122,7 +122,7 @@ def compute(w: gl.constexpr, cta):
         grad_h = mma_wait(2, [grad_h])
         if cta.SHARED > 0:
             grad_h *= cta.scale
-        # That of the tile before has left.
+        # The gradient of the tile before has left.
         tma.store_wait(0)
         out_tile.store(grad_h.to(out_tile.dtype))
         fence_async_shared()

@@ -17,10 +17,10 @@ from scalefold_kernels.tma import tiles_of
 
 @gluon.constexpr_function
 def lines_of(shared):
-    """Lines of a tile of 64 rows, each with so many positions that the tile is full.
+    """Number of lines in a tile of 64 rows, which has 64 / lines positions of each.
 
-    Of a mask that lines share (1) only the positions are hashed, of one that positions share (2)
-    only the lines; without a mask (0) rows are lines of one position.
+    If lines share the mask (1), only the positions are hashed; if positions share it (2), only the
+    lines. Without a mask (0), rows are lines of one position.
     """
     return {0: 64, 1: 8, 2: 1}[shared]
 
@@ -83,7 +83,7 @@ def hash_positions(mask_tile, state, position, column, threshold):
 
 @gluon.jit
 def load_mask(mask_tile):
-    """Of a tile of 64 rows, which are eight lines."""
+    """Load the mask of a tile of 64 rows, which are eight lines."""
     COLUMNS: gl.constexpr = mask_tile.shape[1]
     L: gl.constexpr = mask_layout(COLUMNS)
     mask = mask_tile.load(gl.SliceLayout(0, L)).expand_dims(0).broadcast_to(8, 8, COLUMNS)
@@ -96,12 +96,12 @@ class Order(NamedTuple):
     Attributes
     ----------
     blocks : int
-        Of all samples.
+        Blocks of all samples.
     groups : int
-        Of tiles, each of one warp group or CTA.
+        Groups of a block's tiles, each for one warp group or CTA.
     sample_blocks : int
     num_tiles : int
-        Of a block.
+        Tiles of a block.
     sample_lines : int
     """
 
@@ -113,7 +113,7 @@ class Order(NamedTuple):
 
     @classmethod
     def of(cls, update: Update, workers: int) -> Self:
-        """For so many warp groups or CTAs, or more of them where there are more blocks."""
+        """Divide rows among ``workers`` warp groups or CTAs, or more if there are more blocks."""
         samples, lines, positions = _sizes(update)
         tile_lines = lines_of(update.shared)
         sample_blocks = triton.cdiv(positions, ROWS.value // tile_lines)
@@ -130,7 +130,7 @@ def _sizes(update: Update) -> tuple[int, int, int]:
 
 
 def boxes_of(x: Tensor, update: Update, columns: int) -> TensorDescriptor:
-    """Tiles of 64 rows, and of so many columns, of a contiguous tensor."""
+    """Describe tiles of 64 rows and ``columns`` columns of a contiguous tensor."""
     samples, lines, positions = _sizes(update)
     tile_lines = lines_of(update.shared)
     matrix = x.view(samples * lines, positions, x.shape[-1])

@@ -14,13 +14,13 @@ from scalefold_kernels.tma import VECTOR, reachable
 __all__ = ["backward", "forward", "why_not"]
 
 MAX_CHANNELS = {"forward": 256, "backward": 128}
-"""Rows lie on the chip; backward, their gradient lies in a warp group's registers besides."""
+"""Shared memory holds the rows; in backward, a warp group's registers hold their gradient, too."""
 
 MIN_CHANNELS = 33
 """Backward: they are the rows, 64 at least, of products that sum over rows."""
 
 MAX_BIASED_OUTPUTS = 512
-"""Backward: their sums lie in a warp group's registers."""
+"""Backward: a warp group's registers hold their sums."""
 
 
 def why_not(function: str, x: Tensor, projections: Projections) -> str | None:

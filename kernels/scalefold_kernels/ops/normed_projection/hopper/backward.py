@@ -17,7 +17,15 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import ROWS, columns, mma_layout, new_barriers, two_groups, widen
+from scalefold_kernels.gluon import (
+    ROWS,
+    columns,
+    mma_layout,
+    new_barriers,
+    opaque_zero,
+    two_groups,
+    widen,
+)
 from scalefold_kernels.ops.normed_projection.arguments import (
     MAX_FEW_OUTPUTS,
     Gradients,
@@ -33,7 +41,7 @@ ONES = gl.constexpr(8)
 """Columns of ones, the fewest that a product takes."""
 
 PART = gl.constexpr(64)
-"""Channels whose gradients a warp group makes at a time, for want of registers."""
+"""Channels whose gradients a warp group computes at a time, to save registers."""
 
 Cta = namedtuple(
     "Cta",
@@ -98,10 +106,10 @@ def add_rows(sums, x, spare, ones):
 def normalise_backward(
     grad_normed, x_tile, grad_tile, mean, rstd, sums, spare, ones, cta
 ):  # fmt: skip
-    """LayerNorm's gradient, added to what is in its tile; normalised rows in the place of x.
+    """Add LayerNorm's gradient to its tile, and overwrite x by the normalised rows.
 
-    Returns ``sums`` with these rows: of each part of the channels those for the norm's weight and
-    bias.
+    Returns ``sums`` with these rows added: two for each part of the channels, for the gradients of
+    the norm's weight and bias.
     """
     L: gl.constexpr = mma_layout(PART)
     COLUMN: gl.constexpr = gl.SliceLayout(0, L)
@@ -254,12 +262,10 @@ def compute(w, cta):
     bias_sums = ()
     for _biased in gl.static_range(FIRST, cta.BLOCKS):
         bias_sums = bias_sums + (gl.full([cta.BLOCK_P, ONES], 0.0, gl.float32, BIAS),)
-    tiles = (cta.num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
-    for n in range(tiles):
+    own_tiles = (cta.num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+    for n in range(own_tiles):
         first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
-        # Always 0, and the compiler does not know it: what it finds the same in all iterations, as
-        # places in shared memory, it keeps in registers, of which there are none left.
-        zero = n >> 28
+        zero = opaque_zero(n)
         ones, spare = cta.ones_smem.index(zero), cta.spare_smem.index(w + zero)
         x_tile, grad_tile = cta.x_smem.index(w + zero), cta.through_smem.index(w + zero)
         few_tile = cta.few_smem.index(w + zero)
@@ -267,7 +273,7 @@ def compute(w, cta):
         row = first + gl.arange(0, ROWS, layout=ROW)
         mean = gl.load(cta.stats + row, mask=row < cta.num_rows, other=0.0)
         rstd = gl.load(cta.stats + cta.num_rows + row, mask=row < cta.num_rows, other=0.0)
-        few = few_tile  # for want of another; nothing looks at it
+        few = few_tile  # unused without HAS_FEW, but it must be defined
         if cta.HAS_FEW:
             few = load_few(cta, first, cta.BLOCK_S, A)
             few = (widen(few) * cta.few_scale).to(few.dtype)
@@ -332,14 +338,14 @@ def projection_backward_hopper_kernel(
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
     few_full = new_barriers(1, 1).index(0) if HAS_FEW else rows_full.index(0)
     fence_async_shared()
-    rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
+    row_count, tile_count = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     two_groups(Cta(
         norm_smem, stats, sums, first_scale, few_scale, few_ptr, gl.to_tensor(few_stride),
         gl.to_tensor(few_stride_s), normed_desc, grad_x_desc, grad_smem, weight_smem, few_weight,
         few_smem, ones_smem, spare_smem, x_smem, through_smem, grad_full, grad_empty, weight_full,
-        weight_empty, rows_full, rows_empty, few_full, rows, tiles, grad_desc, weight_desc,
-        few_desc, x_desc, through_desc, C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P,
-        BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_FEW, GROUP_REGISTERS,
+        weight_empty, rows_full, rows_empty, few_full, row_count, tile_count, grad_desc,
+        weight_desc, few_desc, x_desc, through_desc, C, P, S, BLOCKS, SCALED, FIRST_BIASED,
+        BLOCK_C, BLOCK_P, BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_FEW, GROUP_REGISTERS,
     ), compute, load, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def compute(w, cta):
             few = mma(left, cta.few_weight.permute((1, 0)), none, use_acc=False)
             r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, FEW))
             s = gl.arange(0, cta.BLOCK_S, layout=gl.SliceLayout(0, FEW))
-            # Of row r of a sample: the sample's outputs begin at its first row times S.
+            # Offset of row r of a sample: its outputs begin at the sample's first row times S.
             within = r % cta.sample_rows
             at = (r - within).to(gl.int64)[:, None] * cta.S + s[None, :] * cta.sample_rows
             gl.store(
@@ -202,13 +202,13 @@ def projection_forward_hopper_kernel(
         weight_empty = weight_full
     few_full = new_barriers(1, 1).index(0) if HAS_FEW else x_full.index(0)
     fence_async_shared()
-    rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
+    row_count, tile_count = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     two_groups(Cta(
         norm_weight, norm_bias, bias, gl.to_tensor(first_biased), first_scale, few_scale, few_ptr,
         stats, out_desc, x_smem, weight_smem, few_weight, out_smem, x_full, x_empty, weight_full,
-        weight_empty, few_full, rows, gl.to_tensor(sample_rows), tiles, x_desc, weight_desc,
-        few_desc, C, P, S, SCALED, EPS, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, X_STAGES,
-        OUT_STAGES, HAS_BIAS, HAS_FEW, GROUP_REGISTERS,
+        weight_empty, few_full, row_count, gl.to_tensor(sample_rows), tile_count, x_desc,
+        weight_desc, few_desc, C, P, S, SCALED, EPS, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES,
+        X_STAGES, OUT_STAGES, HAS_BIAS, HAS_FEW, GROUP_REGISTERS,
     ), compute, load, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 

@@ -5,7 +5,7 @@ in the forward pass and in both operands' gradients says `triton.chained_product
 
 A tile is 64 x by 4 y, two of them for each of a CTA's two warp groups: 128 rows of the result,
 in registers. ``second`` stays in shared memory, and the group walks along k: for one k the inner
-product, 64 x by 2 y and d, is the left operand of two products as it lies in registers. A loader
+product, 64 x by 2 y and d, is the left operand of two products as it is in registers. A loader
 warp brings ``first`` and ``third``, which both groups use, and in forward the next tile's
 ``second``. In each step the second products of a k and the first of the next are on their way
 together. Both operands' gradients are one launch: the tiles of one follow those of the other.
@@ -81,7 +81,7 @@ def as_tensors(tiling):
 
 @gluon.jit
 def num_tiles(chain):
-    """Of all parts."""
+    """Number of tiles of all parts."""
     _, _, tiling = chain
     num_x, num_y, num_parts, _ = tiling
     return num_x * num_y * num_parts
@@ -101,7 +101,7 @@ def place(tile, chain):
 
 @gluon.jit
 def following_tile(tile, chain):
-    """From a CTA's first tile of a chain, that of the next: tiles are dealt out in turn."""
+    """A CTA's first tile of the next chain, from that of this one; tiles are dealt out in order."""
     ctas = gl.num_programs(0)
     return (tile + ctas - num_tiles(chain) % ctas) % ctas
 
@@ -294,8 +294,8 @@ def chained_products_kernel(
 
     Without, ``out`` and ``other_out`` have partial sums in float32, (part, x, y, n), of the first
     and the second operand's gradient; ``out_desc``, ``second_desc``, ``z_desc``, ``count`` and
-    ``bias`` are not looked at; ``third_desc`` is (k, d, n) then, else (n, k, d). ``sizes``: of x,
-    y, m, d, n, k.
+    ``bias`` are unused; ``third_desc`` is (k, d, n) then, else (n, k, d). ``sizes``: of x, y, m, d,
+    n, k.
     """
     dtype: gl.constexpr = first_desc.dtype
     first_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, ROWS, SIZE_M], first_desc.layout)
@@ -364,7 +364,7 @@ def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]
         for chain, (num_parts, _) in zip(chains, parts_of, strict=True)
     ]
     parts = [torch.empty(shape, dtype=torch.float32, device=device) for shape in shapes]
-    # Of the right block for what is not looked at.
+    # Unused without MEAN, but descriptors may not be None, and their blocks must have this shape.
     unused = tiles_of(chains[0].first, ROWS.value, 1, SIZE_N.value)
     chained_products_kernel[(min(num_tiles, num_sms(device)),)](
         tiles_of(chains[0].first, 1, ROWS.value, SIZE_M.value),
@@ -379,7 +379,7 @@ def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]
 
 
 def _num_blocks(chain: Chain) -> tuple[int, int]:
-    """Of x and of y."""
+    """Number of blocks along x and along y."""
     size_x, size_y = chain.first.shape[1], len(chain.second)
     return triton.cdiv(size_x, ROWS.value), triton.cdiv(size_y, (2 * GROUP_Y.value))
 

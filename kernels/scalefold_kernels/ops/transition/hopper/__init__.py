@@ -33,5 +33,5 @@ def backward(grad_RC: Tensor, x_RC: Tensor, kept: Kept, parameters: Parameters) 
     """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
     grad_RC = within_reach(grad_RC)
     grad_hidden, products, sums = gradients(kept.normed, grad_RC, parameters)
-    grad_x, row_sums = input_gradient(grad_hidden, x_RC, kept.stats, grad_RC, parameters)
-    return [grad_x, *finish(products, sums, row_sums, parameters)]
+    grad_x, sums_over_rows = input_gradient(grad_hidden, x_RC, kept.stats, grad_RC, parameters)
+    return [grad_x, *finish(products, sums, sums_over_rows, parameters)]

@@ -41,13 +41,13 @@ def load(cta):
 
 @gluon.constexpr_function
 def part_width(columns):
-    """Wide rows are normalised by parts of so many channels, for want of registers."""
+    """Channels that are normalised at a time; wide rows are split to save registers."""
     return columns if columns < 256 else 64
 
 
 @gluon.jit
 def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: gl.constexpr):
-    """LayerNorm of a tile's rows in its place; returns their mean and 1 / standard deviation.
+    """Normalise a tile's rows in place; returns their mean and 1 / standard deviation.
 
     The tile is 0 beyond C.
     """
@@ -96,15 +96,15 @@ def compute(w: gl.constexpr, cta):
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = (2 * tile + w) * ROWS
-        turn = 2 * n + w
-        place = wait_full(cta.x_full, turn)
+        number = 2 * n + w
+        place = wait_full(cta.x_full, number)
         x_tile = cta.x_smem.index(place)
         x = x_tile.load(OUT)
         if cta.PLACES > 2:
             if n > 0:
-                # The result of this group's tile before, two turns ago, has left.
+                # Wait until this group's previous result, two numbers ago, has left.
                 tma.store_wait(0)
-                mbarrier.arrive(cta.x_empty.index((turn - 2) % cta.PLACES))
+                mbarrier.arrive(cta.x_empty.index((number - 2) % cta.PLACES))
         mean, rstd = normalise(x_tile, cta.norm_weight, cta.norm_bias, cta.C, cta.BLOCK_C, cta.EPS)
         fence_async_shared()
         if cta.KEEP:
@@ -174,15 +174,15 @@ def forward_kernel(
     x_full, x_empty = new_barriers(PLACES, 1), new_barriers(PLACES, 1)
     up_full, up_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     down_full, down_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
-    turns = x_full  # none to take: a tile has one block of hidden channels
+    turns = x_full  # unused when a tile has one block of hidden channels
     if H > BLOCK_H:
         turns = new_barriers(2, 1)
     fence_async_shared()
-    rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
+    row_count, tile_count = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     two_groups(Cta(
         norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats, x_smem, up_smem,
-        down_smem, x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, rows, tiles,
-        x_desc, up_desc, down_desc, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, PLACES, KEEP,
+        down_smem, x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, row_count,
+        tile_count, x_desc, up_desc, down_desc, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, PLACES, KEEP,
         GROUP_REGISTERS,
     ), compute, load)  # fmt: skip
 
@@ -195,7 +195,7 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
     sizes = tiles.tile("transition_forward_hopper", "sm_90", shape_class(x_RC, num_hidden))
     width, block = width_of(channels), sizes["BLOCK_H"]
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
-    # In the place of what is not kept, what is not looked at.
+    # Unused when KEEP is false; TMA descriptors may not be None.
     normed, stats = kept or (out_RC, up_bias)
     forward_kernel[(num_ctas(num_tiles, x_RC.device),)](
         tiles_of(x_RC, ROWS.value, width), tiles_of(up, block, width), tiles_of(down, width, block),

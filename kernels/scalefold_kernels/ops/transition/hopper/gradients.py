@@ -199,11 +199,11 @@ def gradients(
     Returns
     -------
     grad_hidden : Tensor
-        By pieces, see `parts.piece_row`: those of whole tiles of rows, an even number each.
+        Stored in pieces, see `parts.piece_row`; for whole tiles of rows.
     products : Tensor, shape (2, parts, H, C)
         ``grad_hidden^T normed`` and ``hidden^T grad``.
     sums : Tensor, shape (parts, H)
-        Of ``grad_hidden``.
+        Partial sums over rows of ``grad_hidden``.
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
     sizes = tiles.tile("transition_gradients_hopper", "sm_90", shape_class(grad_RC, num_hidden))

@@ -22,6 +22,7 @@ from scalefold_kernels.gluon import (
     columns,
     mma_layout,
     new_barriers,
+    opaque_zero,
     two_groups,
     wait_empty,
     wait_full,
@@ -39,10 +40,10 @@ from scalefold_kernels.ops.transition.op import Parameters, shape_class
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 WIDTH = gl.constexpr(32)
-"""Rows end in parts of so many channels, for want of registers."""
+"""Channels for which the rows' gradient is computed at a time, to save registers."""
 
 NARROW = gl.constexpr(16)
-"""And are summed in parts of so many."""
+"""Channels that are summed at a time."""
 
 Cta = namedtuple(
     "Cta",
@@ -92,15 +93,17 @@ def multiply(product, cta, i, w: gl.constexpr, STEPS: gl.constexpr):
 
 @gluon.jit
 def skip(cta, i):
-    """Give back a slot that the other group uses, not before it is full; returns i + 1."""
+    """Wait for a slot that only the other group uses, and release it; returns i + 1."""
     slot = wait_full(cta.full, i)
     mbarrier.arrive(cta.empty.index(slot))
     return i + 1
 
 
 @gluon.jit
-def row_sums(grad_normed, x_tile, norm_weight, mean, C: gl.constexpr, BLOCK_C: gl.constexpr):
-    """Over channels: of the gradient of x_hat, and of its product with x - mean."""
+def sums_over_channels(
+    grad_normed, x_tile, norm_weight, mean, C: gl.constexpr, BLOCK_C: gl.constexpr
+):
+    """Sum the gradient of x_hat, and its product with x - mean, over the channels of each row."""
     L: gl.constexpr = mma_layout(NARROW)
     column = gl.arange(0, NARROW, layout=gl.SliceLayout(0, L))
     mean = gl.convert_layout(mean, gl.SliceLayout(1, L))
@@ -119,23 +122,22 @@ def row_sums(grad_normed, x_tile, norm_weight, mean, C: gl.constexpr, BLOCK_C: g
 
 @gluon.jit
 def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
-    """LayerNorm's gradient, added to the residual's in its tile.
+    """Add LayerNorm's gradient to the residual's in its tile.
 
-    The tile of rows becomes the terms of the gradient of the norm's weight.
+    The tile of rows is overwritten by the terms of the gradient of the norm's weight.
     """
     L: gl.constexpr = mma_layout(WIDTH)
     ROW: gl.constexpr = gl.SliceLayout(1, L)
     r = row + gl.arange(0, ROWS, layout=ROW)
     mean = gl.load(cta.stats + r, mask=r < cta.num_rows, other=0.0)
     rstd = gl.load(cta.stats + cta.num_rows + r, mask=r < cta.num_rows, other=0.0)
-    mean_grad, mean_product = row_sums(
+    mean_grad, mean_product = sums_over_channels(
         grad_normed, x_tile, cta.norm_weight, mean, cta.C, cta.BLOCK_C
     )
     mean_grad = gl.convert_layout(mean_grad, ROW) * (1.0 / cta.C)
     mean_product = gl.convert_layout(mean_product, ROW) * rstd * (1.0 / cta.C)
     shift = mean * rstd
-    # Plus 0, but no constant: the weight's places would lie in registers all the time.
-    norm_weight = cta.norm_weight + (row >> 31)
+    norm_weight = cta.norm_weight + opaque_zero(row, 31)
     grads = columns(grad_normed, WIDTH)
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     for part in gl.static_range(cta.BLOCK_C // WIDTH):
@@ -171,7 +173,7 @@ def compute(w: gl.constexpr, cta):
         mbarrier.wait(cta.full.index(x_slot), (i // cta.STAGES) & 1)
         mbarrier.wait(cta.full.index(slot), ((i + 1) // cta.STAGES) & 1)
         i += 2
-        zeroth = i >> 28  # 0, but no constant: its places would lie in registers all the time
+        zeroth = opaque_zero(i)
         grad_tile = cta.right.index(slot)
         total = mma(grad_tile.permute((1, 0)), cta.ones.index(1 + zeroth), total)
         normalise_backward(product, cta.right.index(x_slot), grad_tile, row, cta)
@@ -186,8 +188,8 @@ def compute(w: gl.constexpr, cta):
             i = skip(cta, i)
             i = skip(cta, i)
     kind = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, S))[None, :]
-    # Not a constant either: made before the loop, these would lie in registers all the time, too.
-    c = (i >> 28) + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, S))[:, None]
+    # Else these channels, too, would be computed before the loop.
+    c = opaque_zero(i) + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, S))[:, None]
     part = kind * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
     gl.store(cta.sums + part * cta.C + c, total, mask=(kind < 2) & (c < cta.C))
 
@@ -207,10 +209,10 @@ def input_gradient_kernel(
     ones = new_columns(2, dtype)
     full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     fence_async_shared()
-    tiles, rows = gl.to_tensor(num_tiles), gl.to_tensor(num_rows)
+    tile_count, row_count = gl.to_tensor(num_tiles), gl.to_tensor(num_rows)
     two_groups(Cta(
-        norm_weight, stats, sums, grad_x_desc, left, right, ones, full, empty, tiles, rows,
-        grad_hidden_desc, up_desc, x_desc, grad_desc, C, H, BLOCK_C, STAGES, UNROLL,
+        norm_weight, stats, sums, grad_x_desc, left, right, ones, full, empty, tile_count,
+        row_count, grad_hidden_desc, up_desc, x_desc, grad_desc, C, H, BLOCK_C, STAGES, UNROLL,
         GROUP_REGISTERS,
     ), compute, load)  # fmt: skip
 
@@ -218,9 +220,10 @@ def input_gradient_kernel(
 def input_gradient(
     grad_hidden: Tensor, x_RC: Tensor, stats_2R: Tensor, grad_RC: Tensor, parameters: Parameters
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of x, the residual's included; parts of sums over rows, (2, parts, C), float32.
+    """Return the gradient of x, the residual's included, and ``sums_over_rows``.
 
-    They are of the gradient of the norm's weight and of ``grad``.
+    These are partial sums over rows (2, parts, C) in float32: of the terms of the norm's weight's
+    gradient, and of ``grad``.
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
     sizes = tiles.tile("transition_input_hopper", "sm_90", shape_class(grad_RC, num_hidden))

@@ -99,18 +99,22 @@ def multiply_sums(
 
 
 def finish(
-    products: Tensor, sums: Tensor, row_sums: Tensor, parameters: Parameters
+    products: Tensor, sums: Tensor, sums_over_rows: Tensor, parameters: Parameters
 ) -> list[Tensor]:
-    """Gradients of the norm's weight and bias as (2, C); of the four others in order."""
+    """Gradients of the norm's weight and bias as (2, C); of the four others in order.
+
+    ``products`` and ``sums`` are from `gradients`, ``sums_over_rows`` from `input_gradient`.
+    """
     norm_weight, _, up, up_bias, down, down_bias = parameters
     num_hidden, channels = up.shape
     sizes = tile("transition_finish", "sm_90", {"C": channels, "H": num_hidden})
     grad_norm = norm_weight.new_empty(2, channels)
     grads = [torch.empty_like(parameter) for parameter in (up, up_bias, down, down_bias)]
-    # Behind the blocks of H, one for each kind of what has channels only.
+    # After the blocks of H, one CTA row for each gradient that has channels only.
     blocks = triton.cdiv(num_hidden, sizes["BLOCK_H"]) + 3
     transition_finish_kernel[(blocks, triton.cdiv(channels, sizes["BLOCK_C"]))](
-        products, sums, *row_sums, up, grad_norm, *grads, sums.shape[0], row_sums.shape[1],
+        products, sums, *sums_over_rows, up, grad_norm, *grads, sums.shape[0],
+        sums_over_rows.shape[1],
         C=channels, H=num_hidden, **sizes,
     )  # fmt: skip
     return [grad_norm, *grads]

@@ -20,10 +20,10 @@ from scalefold_kernels.gluon import wait_empty
 from scalefold_kernels.tma import padded
 
 COLUMNS = gl.constexpr(8)
-"""The fewest of a tile, in products that sum up the left operand's rows."""
+"""Columns of the narrowest right operand, for products that only sum up the left operand."""
 
 DEPTH = gl.constexpr(64)
-"""Of the pieces in which long products are made: a row of them is a swizzled unit, 128 bytes."""
+"""Depth of the pieces of long products: a piece's row is one swizzled unit of 128 bytes."""
 
 
 def width_of(channels: int) -> int:
@@ -33,7 +33,10 @@ def width_of(channels: int) -> int:
 
 @gluon.jit
 def new_columns(NUMBER: gl.constexpr, dtype: gl.constexpr):
-    """Tiles in shared memory, the n-th with ones in column n: it gets a left operand's row sums."""
+    """Tiles in shared memory; the n-th has ones in column n, and zeros elsewhere.
+
+    A product with it sums the left operand over the inner dimension, into column n.
+    """
     B: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([DEPTH, COLUMNS], dtype)
     tiles = gl.allocate_shared_memory(dtype, [NUMBER, DEPTH, COLUMNS], layout)
@@ -46,7 +49,7 @@ def new_columns(NUMBER: gl.constexpr, dtype: gl.constexpr):
 
 @gluon.jit
 def load_next(desc, at, ring, full, empty, i):
-    """Start copying a tile into a ring, as the i-th of it; returns i + 1."""
+    """Start copying a tile to the place of number i in a ring; returns i + 1."""
     slot, bar = wait_empty(full, empty, i, desc.block_type.nbytes)
     tile = reinterpret(ring.index(slot), desc.dtype, desc.block_type.shape, desc.layout)
     async_load(desc, at, bar, tile)
@@ -55,7 +58,7 @@ def load_next(desc, at, ring, full, empty, i):
 
 @gluon.jit
 def load_bias(bias, first, h, H: gl.constexpr, BLOCK_H: gl.constexpr):
-    """Of a block of hidden channels."""
+    """Load the up bias of one block of hidden channels."""
     if H % BLOCK_H == 0:
         return gl.load(bias + first + h)
     else:
@@ -64,7 +67,7 @@ def load_bias(bias, first, h, H: gl.constexpr, BLOCK_H: gl.constexpr):
 
 @gluon.jit
 def relu(x):
-    """To bfloat16, two elements an instruction."""
+    """ReLU and conversion to bfloat16, two elements an instruction."""
     return gl.inline_asm_elementwise(
         "cvt.rn.relu.bf16x2.f32 $0, $2, $1;", "=r,f,f", [x], gl.bfloat16, True, 2
     )
@@ -72,10 +75,10 @@ def relu(x):
 
 @gluon.jit
 def piece_row(row, h, H: gl.constexpr):
-    """Where the piece of 64 rows and 64 hidden channels begins, in a matrix of 64 columns.
+    """First row of the piece of 64 rows and 64 hidden channels, in a matrix of 64 columns.
 
-    The hidden channels' gradient lies in memory by such pieces, each of them whole: one TMA copy, 8
-    KB without a gap. Those of 64 rows follow each other; an even number of them.
+    The hidden channels' gradient is stored in such pieces: each is 8 KB of contiguous memory and
+    one TMA copy. The pieces of the same 64 rows follow each other; their number is even.
     """
     PIECES: gl.constexpr = (H + 2 * DEPTH - 1) // (2 * DEPTH) * 2
     return row * PIECES + h

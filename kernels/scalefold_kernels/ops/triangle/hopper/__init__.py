@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 CHANNELS = (64, 128)
-"""Weights and tiles of so many fit on the chip."""
+"""Numbers of channels whose weights and tiles fit in shared memory."""
 
 
 def why_not(function: str, sizes: Sizes) -> str | None:

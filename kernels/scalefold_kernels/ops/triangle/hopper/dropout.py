@@ -1,7 +1,7 @@
 """Dropout in the kernels for Hopper GPUs: a warp group draws the mask of a tile, bit by bit.
 
 The mask is that of `scalefold.ops.dropout`. Where rows share one, a warp group's tiles have the
-same positions in them for lengths that are multiples of 64, and one drawing serves them all; it is
+same positions in them for lengths that are multiples of 64, and one draw is for all of them; it is
 done while the first tile is on its way.
 
 A word of 32 channels has four threads to each row; thread q of them has channels 8 k + 2 q + e for

@@ -60,7 +60,7 @@ def load_tiles(args, C: gl.constexpr):
 
 @gluon.jit
 def update(args, SHARED: gl.constexpr, C: gl.constexpr):
-    """The warp group that computes. The result takes the place of z in shared memory."""
+    """The warp group that computes. The result overwrites z in shared memory."""
     (
         out_desc, norm_weight, norm_bias, bias, dropped, mean, reciprocal,
         weight_smem, product_smem, gate_smem, z_smem, weight_full, full, empty,

@@ -27,10 +27,10 @@ SUM_COLUMNS = gl.constexpr(8)
 """The narrowest matrix product: with a matrix of ones, it sums the gradient over positions."""
 
 LOADER_REGISTERS = gl.constexpr(24)
-"""The least that there is; the third warp group needs the others'."""
+"""Registers of the loader's thread, the fewest that there are; the third group needs the others."""
 
 SUM_REGISTERS = gl.constexpr(168)
-"""Of a thread of the third, which holds the sums."""
+"""Registers of a thread of the third group, which holds the sums."""
 
 
 @gluon.jit

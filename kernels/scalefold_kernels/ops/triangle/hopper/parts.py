@@ -6,7 +6,7 @@ computes, of one CTA or of several that share an SM, works on a tile of its own,
 multiplies while another normalises. Results leave through shared memory by TMA.
 
 Tensors with positions last are transposed on the way between shared memory and registers
-(``ldmatrix`` and ``stmatrix`` do it). A position's channels lie in the four threads of a quad.
+(``ldmatrix`` and ``stmatrix`` do it). The four threads of a quad hold a position's channels.
 """
 
 import triton
@@ -28,13 +28,13 @@ GROUPS = gl.constexpr(2)
 LOG2E = gl.constexpr(1.4426950408889634)
 
 COMPUTING_REGISTERS = 232
-"""Of a thread of the warp groups that compute, where a CTA has an SM for itself."""
+"""Registers of a thread of the warp groups that compute, where a CTA has an SM for itself."""
 
 LOADER_REGISTERS = gl.constexpr(40)
-"""Of a thread of the loader; what it gives up goes to the warp groups that compute."""
+"""Registers of the loader's thread; the groups that compute get those that it gives up."""
 
 THREADS = 256
-"""Of a CTA with one warp group that computes; its loader has a warp group's place."""
+"""Threads of a CTA with one warp group that computes; its loader counts as a whole group."""
 
 SM_REGISTERS = 65536
 
@@ -53,7 +53,7 @@ def num_rounds(P):
 
 @gluon.jit
 def sigmoid(x):
-    """As that of `scalefold_kernels.ops.triangle.triton.parts`."""
+    """Same as the function of `scalefold_kernels.ops.triangle.triton.parts`."""
     return gl.inline_asm_elementwise(
         """{
         .reg .f32 t;
@@ -130,7 +130,7 @@ def raw_columns(pointer, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def columns(pointer, LAYOUT: gl.constexpr):
-    """As `raw_columns`, in float32."""
+    """Same as `raw_columns`, in float32."""
     return raw_columns(pointer, LAYOUT).to(gl.float32)
 
 
@@ -146,7 +146,7 @@ def standardise(x, eps):
 
 
 def num_ctas(sizes: Sizes, x: Tensor) -> int:
-    """One for each SM, or fewer where they would have nothing to do."""
+    """One CTA for each SM, or fewer where some would have nothing to do."""
     return min(num_sms(x.device), triton.cdiv(sizes.positions, TILE.value * GROUPS.value))
 
 

@@ -27,7 +27,7 @@ BLOCK = gl.constexpr(128)
 """Rows of a warp group, and columns."""
 
 DEPTH = gl.constexpr(64)
-"""Of the inner dimension, at a time."""
+"""Elements of the inner dimension at a time."""
 
 _STAGES = 3
 """Places of blocks: as many as there is room for beside the result."""
@@ -57,7 +57,7 @@ def place(tile, sizes):
 
 @gluon.jit
 def load_block(desc, matrix, k, at, bar, smem):
-    """A block of an operand, as it lies in memory."""
+    """Start the copy of a block of an operand, plain or transposed as it is in memory."""
     smem = reinterpret(smem, desc.dtype, desc.block_shape, desc.layout)
     if is_transposed(desc):
         async_load(desc, [matrix, k, at], bar, smem)
@@ -192,7 +192,7 @@ def _num_tiles(product: Product) -> int:
 
 
 def _descriptors(product: Product, out: Tensor) -> tuple[TensorDescriptor, ...]:
-    """Blocks of both operands as they lie in memory, and of the result."""
+    """Describe blocks of both operands, plain or transposed as in memory, and of the result."""
     block, depth = BLOCK.value, DEPTH.value
     x, y, out = (t.flatten(0, 1) for t in (*product, out))
     return (

@@ -82,7 +82,7 @@ def project(w, cta):
                         next_opened = multiply(normed, cta.weight_smem, weight + 2 * HALVES)
                         next_value = multiply(normed, cta.weight_smem, weight + HALVES)
                     else:
-                        # Of the gate: the first and the last 64 channels.
+                        # The first and the last 64 channels of the gate.
                         next_opened = multiply(normed, cta.weight_smem, weight + HALVES)
                         next_value = multiply(normed, cta.weight_smem, weight + 2 * HALVES - 1)
                     opened, value = mma_wait(2, [opened, value])

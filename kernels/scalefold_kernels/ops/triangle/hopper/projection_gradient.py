@@ -1,7 +1,7 @@
 """Gradient of the projection's input on Hopper GPUs; see `parts`, and `..triton` for names.
 
 Two CTAs share an SM and its instructions, and wait for nothing of each other. The weights are
-brought anew for every tile, as all of them would leave no room: 64 channels of an operand at a
+loaded again for every tile, as all of them would leave no room: 64 channels of an operand at a
 time, in a ring of slots beside a ring of tiles with 64 channels. Gradients of value and logit take
 the places of what they are made of.
 """
@@ -209,7 +209,7 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
         gradient = gradient - average[:, None] - standard * along[:, None]
         gradient *= reciprocal_P[:, None]
         if HAS_THROUGH:
-            # The last slots of a round, so that they lie side by side.
+            # The last slots of a round, so that they are adjacent.
             n += HALVES
             for half in gl.static_range(HALVES):
                 wait_full(blocks[0], n + half)
@@ -233,7 +233,7 @@ def projection_backward_kernel(
     mask, mean, reciprocal, norm_weight, norm_bias, a_gate_bias, b_gate_bias, P, num_tiles,
     HAS_THROUGH: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
-    """As the Triton kernel: d_z (P, C), d_values (4 C, P), standard (P, C)."""
+    """Same results as the Triton kernel: d_z (P, C), d_values (4 C, P), standard (P, C)."""
     dtype: gl.constexpr = z_desc.dtype
     weight_smem = gl.allocate_shared_memory(dtype, [WEIGHTS, 64, C], a_weight_desc.layout)
     block_smem = gl.allocate_shared_memory(dtype, [BLOCKS, 64, TILE], a_desc.layout)
