@@ -211,10 +211,7 @@ class MeshRanks(Ranks):
         return self.notes.is_done(0)
 
     def await_device(self, event: torch.cuda.Event) -> None:
-        """See `Ranks`. A rank that is silent for too long is named; then NCCL ends the process.
-
-        Nothing else can: to free memory of a GPU that waits would wait too.
-        """
+        """See `Ranks`. A rank that is silent for too long is named; NCCL then ends the process."""
         deadline = time.monotonic() + self._seconds
         while not event.query():
             if time.monotonic() > deadline:
