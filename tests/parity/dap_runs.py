@@ -144,7 +144,7 @@ def _gradients(model: AlphaFold, mesh: Mesh) -> dict[str, Tensor]:
         if parameter.grad is not None:
             if mesh.dap.rank and id(parameter) in replicated:
                 parameter.grad.zero_()
-            gradients[name] = mesh.dap.sum(parameter.grad).wait()
+            gradients[name] = mesh.dap.all_reduce(parameter.grad).wait()
     return gradients
 
 

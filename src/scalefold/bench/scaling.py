@@ -31,8 +31,9 @@ from scalefold.features.contract import Features
 from scalefold.loader.loader import TrainingLoader
 from scalefold.loader.shared_batches import shared
 from scalefold.parallel import SINGLE, Mesh, Ranks
+from scalefold.parallel.agreement import on_all
 from scalefold.parallel.group_axis import GroupAxis
-from scalefold.parallel.ranks import broadcast_all, on_all
+from scalefold.parallel.ranks import broadcast_tensors
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer, assemble
 from scalefold.train.step_numbers import Readback
@@ -153,7 +154,7 @@ def _measured(bench: _Bench, mesh: Mesh) -> dict[str, Any]:
         return {
             "losses": losses,
             "recomputation": trainer.checkpointing,
-            "weights": everybody.world.gather(hashlib.sha256(weights).hexdigest()),
+            "weights": everybody.world.all_gather_object(hashlib.sha256(weights).hexdigest()),
             "seconds": seconds,
             "peak_gib": peak,
             "work": _gpu_work(trainer, passes, bench),
@@ -188,7 +189,7 @@ def _passes(bench: _Bench, number: int, ranks: Ranks) -> list[Features]:
     """A sample's passes, the same bits on all of these ranks."""
     passes = prepared_samples(bench.config, bench.shards, bench.device)[number]
     tensors = {id(t): t for features in passes for t in features.values()}
-    broadcast_all(ranks, list(tensors.values()))
+    broadcast_tensors(ranks, list(tensors.values()))
     return passes
 
 
@@ -221,7 +222,7 @@ def _step_seconds(trainer: Trainer, passes: list[Features], bench: _Bench) -> li
     for recycling in range(len(passes)):
         timed(recycling)  # to warm up
         times = [timed(recycling) for _ in range(_TIMED_STEPS)]
-        slowest = map(max, zip(*world.gather(times), strict=True))
+        slowest = map(max, zip(*world.all_gather_object(times), strict=True))
         medians.append(float(f"{statistics.median(slowest):.5g}"))
     return medians
 

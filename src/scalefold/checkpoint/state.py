@@ -57,7 +57,7 @@ class TrainingState:
 
     def _gathered(self, part: Tensor, into: Tensor) -> Tensor:
         self.owners.part(into).copy_(part)
-        self.owners.complete(into)
+        self.owners.all_gather_parts(into)
         return into
 
     def tensors(self) -> dict[str, Tensor]:

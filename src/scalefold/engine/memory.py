@@ -124,7 +124,8 @@ def exhaustion_explained(checkpointing: ActivationCheckpointing) -> Iterator[Non
 def least_free_bytes(device: torch.device, ranks: Ranks) -> int | None:
     """Free memory of the GPU that has the least, of ranks that must decide alike; None on CPUs."""
     free = free_bytes(device) if device.type == "cuda" else None
-    return min((other for other in ranks.gather(free) if other is not None), default=None)
+    known = [other for other in ranks.all_gather_object(free) if other is not None]
+    return min(known, default=None)
 
 
 def free_bytes(device: torch.device) -> int:

@@ -66,10 +66,11 @@ class SharedLoader(Iterator[Batch]):
         try:
             batch = next(self._own)
         except (InputError, SampleError, StoppedWaitingError) as error:
-            self._ranks.tell(_Failure(str(error), isinstance(error, StoppedWaitingError)))
+            stopped = isinstance(error, StoppedWaitingError)
+            self._ranks.broadcast_on_host(_Failure(str(error), stopped))
             raise
         packed = TensorBlock.pack(batch, self._device)
-        self._ranks.tell(packed.header)
+        self._ranks.broadcast_on_host(packed.header)
         self._ranks.broadcast(packed.block)
         return batch
 
@@ -78,7 +79,7 @@ class SharedLoader(Iterator[Batch]):
         return Position(step) if self._own is None else self._own.position(step)
 
     def _receive(self) -> Batch:
-        told: Header | _Failure = self._ranks.tell(None)
+        told: Header | _Failure = self._ranks.broadcast_on_host(None)
         if isinstance(told, _Failure):
             raise StoppedWaitingError(told.text) if told.stopped else ElsewhereError(told.text)
         packed = TensorBlock.empty(told, self._device)

@@ -151,4 +151,4 @@ class ClippedMean:
         self._send(bucket)
 
     def _send(self, bucket: slice) -> None:
-        self._sent.append(self._ranks.sum(self._sum[bucket]))
+        self._sent.append(self._ranks.all_reduce(self._sum[bucket]))

@@ -67,6 +67,6 @@ class Update:
         weights = self._owners.part(self._parameters.master)
         self._adam.update(weights, self._owners.part(gradient), rate, finite)
         self._average.update(weights, finite)
-        self._owners.complete(self._parameters.master)
+        self._owners.all_gather_parts(self._parameters.master)
         self._parameters.publish()
         return norm, finite

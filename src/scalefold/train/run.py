@@ -28,7 +28,8 @@ from scalefold.loader.waiting import StoppedWaitingError
 from scalefold.ops.backends import log_backends
 from scalefold.optim.schedule import learning_rate
 from scalefold.parallel import Mesh
-from scalefold.parallel.ranks import broadcast_all, on_first
+from scalefold.parallel.agreement import on_first
+from scalefold.parallel.ranks import broadcast_tensors
 from scalefold.train.assemble import Trainer
 from scalefold.train.metrics import Record
 from scalefold.train.run_files import RunFiles
@@ -91,7 +92,7 @@ class Run:
             world, lambda: self._restore(checkpoint) if checkpoint else (Position(0), 0, 0)
         )
         self.step = self.position.step
-        broadcast_all(world, list(self._trainer.state.tensors().values()))
+        broadcast_tensors(world, list(self._trainer.state.tensors().values()))
         self._trainer.state.divide()
         self._trainer.parameters.publish()
 
@@ -133,7 +134,8 @@ class Run:
                     if not (self._samples_failed or self._stop_requested):  # alike on all ranks
                         self._publish(files, loader)
         self._read(0, files)
-        self._mesh.limit(training.start_timeout_seconds)  # all wait while the checkpoint is written
+        # all wait while the checkpoint is written
+        self._mesh.set_timeout(training.start_timeout_seconds)
         published = self._publish(files, loader)
         if files is not None:
             files.finish()
@@ -205,7 +207,7 @@ class Run:
             self._last_read = unread.readback.ended
             if not self._first_read_done:  # from now on no rank compiles
                 self._first_read_done = True
-                self._mesh.limit(self._config.training.exchange_timeout_seconds)
+                self._mesh.set_timeout(self._config.training.exchange_timeout_seconds)
             if numbers.absent:  # nor is any later step applied
                 if numbers.stop and self._failure is None:
                     self._stop_requested = True
@@ -238,7 +240,7 @@ class Run:
 
     def _publish(self, files: RunFiles | None, loader: Batches) -> Path:
         """Have a checkpoint of this step written, and say where it is."""
-        positions = self._mesh.data.gather(loader.position(self.step))
+        positions = self._mesh.data.all_gather_object(loader.position(self.step))
         lacking = on_first(self._mesh.world, lambda: files is not None and files.lacks(self.step))
         if lacking and files is not None:
             files.publish(self.step, self._skips, Position.union(positions))

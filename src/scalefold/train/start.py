@@ -28,7 +28,7 @@ from scalefold.loader.loader import TrainingLoader, local_batch_size
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.loader.shared_batches import shared
 from scalefold.parallel import SINGLE, Mesh
-from scalefold.parallel.ranks import on_all, on_first, same_everywhere
+from scalefold.parallel.agreement import check_same, on_all, on_first
 from scalefold.shards.packed_settings import warn_of_other_settings
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import assemble
@@ -94,8 +94,8 @@ def train(
     """
     reader, sampler, inputs = on_all(mesh.world, lambda: _open(config, shards, mesh))
     digits = [config_hash(config), *(sha256[:12] for sha256 in astuple(inputs) if sha256)]
-    same_everywhere(mesh.world, "configuration, data and initial weights", "".join(digits))
-    mesh.limit(config.training.start_timeout_seconds)
+    check_same(mesh.world, "configuration, data and initial weights", "".join(digits))
+    mesh.set_timeout(config.training.start_timeout_seconds)
     with contextlib.ExitStack() as stack:
         locks: list[Callable[[], None]] = []  # of the first rank
 

@@ -95,7 +95,7 @@ class TrainingStep:
         sound = per_sample[:, : _GRADIENT_NORM + 1].isfinite().all(1)
         # Over all ranks: those that share a sample have the same numbers, which the mean counts.
         world = self._mesh.world
-        exchanged = world.sum(pack(per_sample, (~sound).sum(), notice)).wait()
+        exchanged = world.all_reduce(pack(per_sample, (~sound).sum(), notice)).wait()
         num_samples = max(len(per_sample), 1)
         mean_norm = exchanged[COLUMNS + _GRADIENT_NORM] / (world.size * num_samples)
         sound = exchanged[ABSENT] + exchanged[NOT_FINITE] == 0

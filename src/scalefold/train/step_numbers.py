@@ -144,7 +144,7 @@ class DeviceTime:
     def wait(self, ranks: Ranks = ALONE) -> None:
         """Wait for that work, which may exchange with these ranks."""
         if self._event is not None:
-            ranks.await_device(self._event)
+            ranks.synchronize(self._event)
 
     def seconds_since(self, earlier: DeviceTime) -> float:
         """Time since an earlier time of the same device; both must have been waited for."""
@@ -181,7 +181,7 @@ class Readback:
         self.ended = DeviceTime(flat.device)
 
     def get(self, ranks: Ranks = ALONE) -> HostNumbers:
-        """Wait for the copy, as `Ranks.await_device` does, and return the numbers."""
+        """Wait for the copy, as `Ranks.synchronize` does, and return the numbers."""
         self.ended.wait(ranks)
         exchanged = self._host[:LENGTH].tolist()
         norm, finite = self._host[LENGTH : LENGTH + 2].tolist()

@@ -123,7 +123,7 @@ def test_without_memory_to_look_at_auto_is_none(wide: Any) -> None:
 class Among(Ranks):
     size = 3
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         return [value + 5, value, value + 1]
 
 
