@@ -173,11 +173,11 @@ def training(config: Config, shards: Path, mesh: Mesh, precision: str) -> dict[s
     """Numbers of each step of a short training, and the state at its end."""
     tree = merge(config.model_dump(mode="json"), {"training": {"precision": precision}})
     config = make_config(tree)
-    trainer = assemble(config, CPU, mesh)
+    parts = assemble(config, CPU, mesh)
     generator = torch.Generator().manual_seed(3)
-    for view in trainer.parameters.by_name(trainer.parameters.master).values():
+    for view in parts.parameters.by_name(parts.parameters.master).values():
         view += 0.05 * torch.randn(view.shape, generator=generator)
-    trainer.parameters.publish()
+    parts.parameters.publish()
     own = None
     if mesh.dap.rank == 0:
         place = {"rank": mesh.data.rank, "world_size": mesh.data.size}
@@ -186,13 +186,13 @@ def training(config: Config, shards: Path, mesh: Mesh, precision: str) -> dict[s
     steps = []
     for _ in range(config.training.steps):
         batch = next(loader)
-        numbers = Readback(trainer.step(batch.samples, config.optimiser.learning_rate)).get()
+        numbers = Readback(parts.step(batch.samples, config.optimiser.learning_rate)).get()
         steps.append({"means": numbers.means, "norm": numbers.gradient_norm, "keys": batch.draws})
-    weights = trainer.parameters.by_name(trainer.parameters.master)
+    weights = parts.parameters.by_name(parts.parameters.master)
     return {
         "steps": steps,
         "weights": {name: view.clone() for name, view in weights.items()},
-        "average": trainer.average.average.clone(),
+        "average": parts.average.average.clone(),
     }
 
 

@@ -35,7 +35,7 @@ from scalefold.parallel.agreement import on_all
 from scalefold.parallel.group_axis import GroupAxis
 from scalefold.parallel.ranks import broadcast_tensors
 from scalefold.shards.reader import ShardReader
-from scalefold.train.assemble import Trainer, assemble
+from scalefold.train.assemble import TrainingParts, assemble
 from scalefold.train.step_numbers import Readback
 
 _TIMED_STEPS: Final = 10
@@ -143,22 +143,22 @@ def _measured(bench: _Bench, mesh: Mesh) -> dict[str, Any]:
     with released(device):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        trainer = assemble(config, device, mesh)
-        losses = _losses(trainer, bench, mesh)
-        weights = trainer.parameters.master.cpu().numpy().tobytes()
+        parts = assemble(config, device, mesh)
+        losses = _losses(parts, bench, mesh)
+        weights = parts.parameters.master.cpu().numpy().tobytes()
         passes = _passes(bench, everybody.data.rank, everybody.dap)
-        seconds = _step_seconds(trainer, passes, bench)
+        seconds = _step_seconds(parts, passes, bench)
         peak = None
         if device.type == "cuda":
             peak = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
         return {
             "losses": losses,
-            "recomputation": trainer.checkpointing,
+            "recomputation": parts.checkpointing,
             "weights": everybody.world.all_gather_object(hashlib.sha256(weights).hexdigest()),
             "seconds": seconds,
             "peak_gib": peak,
-            "work": _gpu_work(trainer, passes, bench),
-            "gradient": _gradient(trainer, bench) if everybody.dap.size > 1 else None,
+            "work": _gpu_work(parts, passes, bench),
+            "gradient": _gradient(parts, bench) if everybody.dap.size > 1 else None,
         }
 
 
@@ -178,11 +178,11 @@ def _agreement(bench: _Bench, alone: torch.Tensor, together: torch.Tensor) -> Ag
     return agreement(alone, together, reference)
 
 
-def _gradient(trainer: Trainer, bench: _Bench) -> torch.Tensor:
+def _gradient(parts: TrainingParts, bench: _Bench) -> torch.Tensor:
     """Gradient of the first sample, which all ranks share here."""
     passes = _passes(bench, 0, bench.everybody.world)
     # Without recycling: it would enlarge roundings, where a distance changes its bin.
-    return step_gradient(trainer, passes[-1:], bench.config.optimiser.clip_norm)
+    return step_gradient(parts, passes[-1:], bench.config.optimiser.clip_norm)
 
 
 def _passes(bench: _Bench, number: int, ranks: Ranks) -> list[Features]:
@@ -193,7 +193,7 @@ def _passes(bench: _Bench, number: int, ranks: Ranks) -> list[Features]:
     return passes
 
 
-def _losses(trainer: Trainer, bench: _Bench, mesh: Mesh) -> list[float]:
+def _losses(parts: TrainingParts, bench: _Bench, mesh: Mesh) -> list[float]:
     """Train, and return each step's mean loss."""
     config, device, losses = bench.config, bench.device, []
     own = None
@@ -202,20 +202,20 @@ def _losses(trainer: Trainer, bench: _Bench, mesh: Mesh) -> list[float]:
         own = TrainingLoader(reader, config, device, rank=rank, world_size=size)
     loader = shared(own, mesh.dap, device)
     for _ in range(config.training.steps):
-        numbers = trainer.step(next(loader).samples, config.optimiser.learning_rate)
+        numbers = parts.step(next(loader).samples, config.optimiser.learning_rate)
         require_finite(numbers)
         losses.append(Readback(numbers).get().means["loss"])
     return losses
 
 
-def _step_seconds(trainer: Trainer, passes: list[Features], bench: _Bench) -> list[float]:
+def _step_seconds(parts: TrainingParts, passes: list[Features], bench: _Bench) -> list[float]:
     """Median of a step by recycling count; of each step, the slowest process counts."""
     world, device = bench.everybody.world, bench.device
 
     def timed(recycling: int) -> float:
         _meet(bench.everybody, device)
         started = time.perf_counter()
-        _step(trainer, passes[: recycling + 1], bench)
+        _step(parts, passes[: recycling + 1], bench)
         return time.perf_counter() - started
 
     medians = []
@@ -227,14 +227,14 @@ def _step_seconds(trainer: Trainer, passes: list[Features], bench: _Bench) -> li
     return medians
 
 
-def _step(trainer: Trainer, passes: list[Features], bench: _Bench) -> None:
-    numbers = trainer.step([passes], bench.config.optimiser.learning_rate)
+def _step(parts: TrainingParts, passes: list[Features], bench: _Bench) -> None:
+    numbers = parts.step([passes], bench.config.optimiser.learning_rate)
     synchronise(bench.device)
     require_finite(numbers)
 
 
 def _gpu_work(
-    trainer: Trainer, passes: list[Features], bench: _Bench
+    parts: TrainingParts, passes: list[Features], bench: _Bench
 ) -> list[dict[str, Any]] | None:
     """What this process's GPU does in a step without recycling, and with one more pass.
 
@@ -245,7 +245,7 @@ def _gpu_work(
     found = []
     for count in range(1, min(len(passes), 2) + 1):
         _meet(bench.everybody, bench.device)
-        trace = gpu_work(partial(_step, trainer, passes[:count], bench), bench.device)
+        trace = gpu_work(partial(_step, parts, passes[:count], bench), bench.device)
         exchanges = [span for span in trace.work if _EXCHANGES.search(span.name)]
         found.append(
             {

@@ -24,7 +24,7 @@ from scalefold.errors import InputError, counted
 
 if TYPE_CHECKING:
     from scalefold.config import Config
-    from scalefold.train.run import TrainingResult
+    from scalefold.train.loop import TrainingResult
 
 
 app = typer.Typer()

@@ -16,7 +16,7 @@ from scalefold.optim.parameters import FlatParameters
 from scalefold.parallel import ALONE, Ranks
 
 
-class Update:
+class WeightUpdate:
     """Ends a step.
 
     Parameters

@@ -15,10 +15,11 @@ from torch import Tensor
 from scalefold.features.contract import Features
 from scalefold.optim.clipping import ClippedMean
 from scalefold.optim.parameters import FlatParameters
-from scalefold.optim.update import Update
+from scalefold.optim.update import WeightUpdate
 from scalefold.parallel import Mesh
 from scalefold.train.sample import SampleNumbers
-from scalefold.train.step_numbers import ABSENT, COLUMNS, NOT_FINITE, Notice, StepNumbers, pack
+from scalefold.train.step_exchange import ABSENT, COLUMNS, NOT_FINITE, Notice, pack
+from scalefold.train.step_numbers import StepNumbers
 
 _GRADIENT_NORM = 1  # column; the loss is before it
 
@@ -32,7 +33,7 @@ class TrainingStep:
         A `SampleGradient`, or what stands for it.
     mean : ClippedMean
     parameters : FlatParameters
-    update : Update
+    update : WeightUpdate
     mesh : Mesh
     """
 
@@ -41,7 +42,7 @@ class TrainingStep:
         gradient: Callable[[list[Features]], SampleNumbers],
         mean: ClippedMean,
         parameters: FlatParameters,
-        update: Update,
+        update: WeightUpdate,
         mesh: Mesh,
     ) -> None:
         self._gradient, self._mean, self._parameters = gradient, mean, parameters

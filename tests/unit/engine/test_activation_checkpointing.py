@@ -203,11 +203,11 @@ def test_weights_after_steps_on_a_gpu_are_the_same_to_the_bit(
     def weights(checkpointing: ActivationCheckpointing) -> Tensor:
         settings = {"recomputation": checkpointing, "precision": "bf16", "cuda_graphs": graphs}
         config = make_config(merge(micro_tree, {"training": settings | {"deterministic": True}}))
-        trainer = assemble(config, torch.device("cuda"))
+        parts = assemble(config, torch.device("cuda"))
         with TrainingLoader(ShardReader(shards), config, "cuda") as loader:
             for batch in loader:
-                assert bool(trainer.step(batch.samples, 1e-3).finite)
-        return trainer.parameters.master.clone()
+                assert bool(parts.step(batch.samples, 1e-3).finite)
+        return parts.parameters.master.clone()
 
     try:
         plain = weights("none")
