@@ -18,10 +18,10 @@ from scalefold.config.load import merge
 from scalefold.config.model import ModelConfig
 from scalefold.config.schema import Config
 from scalefold.engine.activation_checkpointing import (
-    PROJECTIONS,
     ActivationCheckpointing,
     training_model,
 )
+from scalefold.engine.selective_checkpointing import PROJECTIONS
 from scalefold.loader.loader import TrainingLoader
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
