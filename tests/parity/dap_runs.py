@@ -33,7 +33,7 @@ from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.model.example import example_features, set_example_weights
 from scalefold.model.passes import SamplePasses
-from scalefold.optim.accumulation import clip_scale
+from scalefold.optim.clipping import clip_scale
 from scalefold.optim.optimiser import Adam
 from scalefold.parallel import Mesh
 from scalefold.parallel.launch import divided, joined

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scalefold.bench.measure import require_finite
 from scalefold.features.contract import Features
-from scalefold.optim.accumulation import clip_scale
+from scalefold.optim.clipping import clip_scale
 from scalefold.train.assemble import TrainingParts
 
 _GAIN: Final = 0.5
