@@ -27,7 +27,7 @@ from scalefold.features.shares import pad_to_degree
 from scalefold.launcher import find_place
 from scalefold.loader.loader import TrainingLoader
 from scalefold.loader.sampler import TrainingSampler
-from scalefold.loader.shared_batches import shared
+from scalefold.loader.shared_batches import share_batches
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
@@ -177,12 +177,12 @@ def training(config: Config, shards: Path, mesh: Mesh, precision: str) -> dict[s
     generator = torch.Generator().manual_seed(3)
     for view in parts.parameters.by_name(parts.parameters.master).values():
         view += 0.05 * torch.randn(view.shape, generator=generator)
-    parts.parameters.publish()
+    parts.parameters.update_working_copy()
     own = None
     if mesh.dap.rank == 0:
         place = {"rank": mesh.data.rank, "world_size": mesh.data.size}
         own = TrainingLoader(ShardReader(shards), config, CPU, **place)
-    loader = shared(own, mesh.dap, CPU)
+    loader = share_batches(own, mesh.dap, CPU)
     steps = []
     for _ in range(config.training.steps):
         batch = next(loader)

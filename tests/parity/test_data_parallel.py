@@ -71,7 +71,7 @@ with joined(find_place(), lambda: torch.device("cpu")) as (mesh, _):
         generator = torch.Generator().manual_seed(3)
         for view in parts.parameters.by_name(parts.parameters.master).values():
             view += 0.05 * torch.randn(view.shape, generator=generator)
-        parts.parameters.publish()
+        parts.parameters.update_working_copy()
         before = parts.parameters.master.clone()
         gradients, records = [], []
         reader = ShardReader(Path(shards))

@@ -107,7 +107,7 @@ def _perturb(parts: TrainingParts, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     master = parts.parameters.master
     master.mul_(1 + PERTURBATION * (2 * torch.rand(master.shape, generator=generator) - 1))
-    parts.parameters.publish()
+    parts.parameters.update_working_copy()
 
 
 def losses(config: Config, shards: Path, perturbed: int | None = None) -> dict[str, list[float]]:

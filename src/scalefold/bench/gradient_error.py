@@ -64,7 +64,7 @@ def step_gradient(parts: TrainingParts, passes: list[Features], clip_norm: float
             view.copy_(_GAIN * view.shape[-1] ** -0.5 * values)
         else:
             view.copy_(_SMALL * values + ("layer_norm" in name and name.endswith("weight")))
-    parameters.publish()
+    parameters.update_working_copy()
     parts.optimiser.first_moment.zero_()
     numbers = parts.step([passes], 0.0)
     require_finite(numbers)

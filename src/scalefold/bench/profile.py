@@ -92,11 +92,11 @@ def _profile_passes(
     eager = varied(config, {"training.cuda_graphs": False, "training.compile": False})
     parts = assemble(eager, device)
 
-    def differentiate(loss: Tensor) -> None:
+    def backward(loss: Tensor) -> None:
         with named_range("(gradients)"):
-            parts.parameters.differentiate(loss)
+            parts.parameters.backward(loss)
 
-    gradient = SampleGradient(parts.model, differentiate, config)
+    gradient = SampleGradient(parts.model, backward, config)
     previous = gradient.before_first(features)
     with torch.no_grad():
         templates = gradient.embed_templates(features)

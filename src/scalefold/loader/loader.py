@@ -24,7 +24,7 @@ from scalefold.loader.prepare import Preparation, SampleReader, SampleTask
 from scalefold.loader.recycling import recycling_count
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.loader.tensor_block import TensorBlock
-from scalefold.loader.waiting import LOOK_SECONDS, Watch
+from scalefold.loader.waiting import LOOK_SECONDS, SampleWait
 from scalefold.loader.worker import WorkerPool
 
 logger = logging.getLogger(__name__)
@@ -233,7 +233,7 @@ class TrainingLoader(Iterator[Batch]):
 
     def _collect(self) -> list[int]:
         """Wait until the samples of this step are ready; raise as soon as any has failed."""
-        watch = Watch(self._order.step + 1, self._stop)
+        waiting = SampleWait(self._order.step + 1, self._stop)
         while True:
             self._fill()
             ready = self._ready()
@@ -244,7 +244,7 @@ class TrainingLoader(Iterator[Batch]):
                 return chosen
             missing = sorted(self._results.keys() - ready)
             wait([self._results[draw] for draw in missing], LOOK_SECONDS, FIRST_COMPLETED)
-            watch.look([f"draw {draw}, chain {self.sampler.key(draw)}" for draw in missing])
+            waiting.look([f"draw {draw}, chain {self.sampler.key(draw)}" for draw in missing])
 
     def _fill(self) -> None:
         """Have samples prepared until enough are ready or on their way."""

@@ -31,7 +31,7 @@ class Batches(Protocol):
         """Where this rank is in its data, see `TrainingLoader.position`."""
 
 
-def shared(own: TrainingLoader | None, ranks: Ranks, device: torch.device) -> Batches:
+def share_batches(own: TrainingLoader | None, ranks: Ranks, device: torch.device) -> Batches:
     """Return the batches of ranks that share their samples.
 
     Parameters
@@ -48,7 +48,7 @@ def shared(own: TrainingLoader | None, ranks: Ranks, device: torch.device) -> Ba
 
 
 class SharedLoader(Iterator[Batch]):
-    """See `shared`."""
+    """See `share_batches`."""
 
     def __init__(self, own: TrainingLoader | None, ranks: Ranks, device: torch.device) -> None:
         self._own, self._ranks, self._device = own, ranks, device
@@ -67,7 +67,7 @@ class SharedLoader(Iterator[Batch]):
             batch = next(self._own)
         except (InputError, SampleError, StoppedWaitingError) as error:
             stopped = isinstance(error, StoppedWaitingError)
-            self._ranks.broadcast_on_host(_Failure(str(error), stopped))
+            self._ranks.broadcast_on_host(_LoaderFailure(str(error), stopped))
             raise
         packed = TensorBlock.pack(batch, self._device)
         self._ranks.broadcast_on_host(packed.header)
@@ -79,15 +79,15 @@ class SharedLoader(Iterator[Batch]):
         return Position(step) if self._own is None else self._own.position(step)
 
     def _receive(self) -> Batch:
-        told: Header | _Failure = self._ranks.broadcast_on_host(None)
-        if isinstance(told, _Failure):
-            raise StoppedWaitingError(told.text) if told.stopped else ElsewhereError(told.text)
-        packed = TensorBlock.empty(told, self._device)
+        sent: Header | _LoaderFailure = self._ranks.broadcast_on_host(None)
+        if isinstance(sent, _LoaderFailure):
+            raise StoppedWaitingError(sent.text) if sent.stopped else ElsewhereError(sent.text)
+        packed = TensorBlock.empty(sent, self._device)
         self._ranks.broadcast(packed.block)
         return cast(Batch, packed.open(self._device))
 
 
 @dataclass(frozen=True)
-class _Failure:
+class _LoaderFailure:
     text: str
     stopped: bool

@@ -68,5 +68,5 @@ class WeightUpdate:
         self._adam.update(weights, self._owners.part(gradient), rate, finite)
         self._average.update(weights, finite)
         self._owners.all_gather_parts(self._parameters.master)
-        self._parameters.publish()
+        self._parameters.update_working_copy()
         return norm, finite

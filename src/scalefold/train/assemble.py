@@ -115,7 +115,7 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     average = WeightAverage(parameters.master, config.optimiser)
     _check_divisible(parameters, owners)
     state = TrainingState(parameters, optimiser, average, owners)
-    state.divide()
+    state.shard()
 
     # 6. The mean gradient of the ranks: on its way while backward runs, or after a replayed graph.
     graphs = use_graphs(config.training.cuda_graphs, device)
@@ -123,15 +123,15 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     mean = ClippedMean(parameters, config.optimiser, mesh, replicated, overlap=not graphs)
 
     # 7. A sample's passes, launched kernel by kernel or captured as CUDA graphs.
-    differentiate = parameters.accumulate if mean.overlaps else parameters.differentiate
-    plain = SampleGradient(model, differentiate, config, compiled(loss_and_scores))
+    backward = parameters.backward_with_hooks if mean.overlaps else parameters.backward
+    plain = SampleGradient(model, backward, config, compiled(loss_and_scores))
     gradient = GraphedSampleGradient(plain) if graphs else plain
     rows = config.model.template.num_rows(config.features.max_templates)
-    divided = padded_samples(gradient, mesh.axis.size, rows)
+    padded = padded_samples(gradient, mesh.axis.size, rows)
 
     # 8. The step that ties them together.
     update = WeightUpdate(parameters, optimiser, average, owners)
-    step = TrainingStep(divided, mean, parameters, update, mesh)
+    step = TrainingStep(padded, mean, parameters, update, mesh)
     return TrainingParts(model, parameters, optimiser, average, state, step, checkpointing)
 
 

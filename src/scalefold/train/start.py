@@ -25,7 +25,7 @@ from scalefold.config.schema import Config
 from scalefold.engine.memory import exhaustion_explained
 from scalefold.loader.loader import TrainingLoader, local_batch_size
 from scalefold.loader.sampler import TrainingSampler
-from scalefold.loader.shared_batches import shared
+from scalefold.loader.shared_batches import share_batches
 from scalefold.parallel import SINGLE, Mesh, Ranks
 from scalefold.parallel.agreement import check_same, on_all, on_first
 from scalefold.shards.packed_settings import warn_of_other_settings
@@ -94,14 +94,17 @@ def train(
     """
     world, training = mesh.world, config.training
     with contextlib.ExitStack() as stack:
+        # 1. The data, the same for all ranks, and the lock of the training's folder.
         reader, sampler, inputs = on_all(world, lambda: _open_data(config, shards, mesh))
         _check_same_start(config, inputs, world)
         mesh.set_timeout(training.start_timeout_seconds)
         confirm_lock = _lock(out, mesh, stack)
 
-        # Before a training is set aside for other initial weights: these may be damaged.
+        # 2. The model, in its initial state. Before another training is set aside: initial weights
+        # that are damaged are no reason for it.
         parts = on_all(world, lambda: assemble(config, device, mesh))
 
+        # 3. The state of the last checkpoint, if there is one.
         def find_start() -> Path | None:
             if set_aside:
                 set_aside_other_run(config, inputs, out)
@@ -110,22 +113,26 @@ def train(
         checkpoint = on_first(world, find_start)
         start = restore(checkpoint, parts.state, world)
         step = start.position.step
-        watch = EndWatch(out, config.evaluation, inputs.data_manifest_sha256)
 
+        # 4. What the first rank writes, and what it reads of evaluations.
         files = None
         if mesh.first:
             former = [] if checkpoint is None else former_data(read_metadata(checkpoint), inputs)
             console = console or Console(stderr=True)
             files = TrainingFiles(config, parts, out, step, inputs, former, confirm_lock, console)
             stack.enter_context(files)
+        watch = EndWatch(out, config.evaluation, inputs.data_manifest_sha256)
+
+        # 5. Samples: one loader for the ranks that share them.
         own_loader = None
         if mesh.dap.rank == 0:
             rank, size = mesh.data.rank, mesh.data.size
             own_loader = TrainingLoader(reader, config, device, start.position, rank, size, stop)
             stack.enter_context(own_loader)
-        loader = shared(own_loader, mesh.dap, device)
-        loop = TrainingLoop(config, parts, mesh, start, loader, files, watch, stop, out)
+        loader = share_batches(own_loader, mesh.dap, device)
 
+        # 6. The steps.
+        loop = TrainingLoop(config, parts, mesh, start, loader, files, watch, stop, out)
         if mesh.first and step < training.steps:
             _log_what_is_trained(sampler, parts, device)
             facts = _session_facts(sampler, mesh, device)

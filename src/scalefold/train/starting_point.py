@@ -69,13 +69,13 @@ def find_checkpoint(config: Config, out: Path, inputs: InputHashes, *, resume: b
 
 def restore(checkpoint: Path | None, state: TrainingState, world: Ranks) -> StartingPoint:
     """Bring all ranks into the state of a checkpoint, which the first reads; None for step 0."""
-    state.join()
+    state.unshard()
     start = on_first(
         world, lambda: _read(checkpoint, state) if checkpoint else StartingPoint(Position(0))
     )
     broadcast_tensors(world, list(state.tensors().values()))
-    state.divide()
-    state.parameters.publish()
+    state.shard()
+    state.parameters.update_working_copy()
     return start
 
 

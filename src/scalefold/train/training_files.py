@@ -15,7 +15,7 @@ import scalefold
 from scalefold.checkpoint.background import Background
 from scalefold.checkpoint.provenance import InputHashes, source_commit
 from scalefold.checkpoint.read import FormerData, checkpoint_path, ready_mark
-from scalefold.checkpoint.snapshot import Snapshot
+from scalefold.checkpoint.snapshot import StateSnapshot
 from scalefold.checkpoint.write import prune, save
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
@@ -65,7 +65,7 @@ class TrainingFiles:
         console: Console,
     ) -> None:
         self._training, self._out, self._confirm = config.training, out, confirm
-        self._snapshot = Snapshot(parts.state, parts.step.hold_update)
+        self._snapshot = StateSnapshot(parts.state, parts.step.hold_update)
         self._metrics = MetricsLog(out, step)
         self._progress = ProgressLine(step, config.training.steps, console)
         self._writing = Background("checkpoint")

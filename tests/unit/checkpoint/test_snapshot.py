@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.checkpoint.snapshot import Snapshot
+from scalefold.checkpoint.snapshot import StateSnapshot
 from scalefold.config import Config
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
@@ -47,7 +47,7 @@ def _separate_tensors(parts: TrainingParts) -> dict[str, Any]:
     }
 
 
-def _content(snapshot: Snapshot) -> dict[str, Any]:
+def _content(snapshot: StateSnapshot) -> dict[str, Any]:
     return {name: getattr(snapshot, name) for name in ("weights", "averaged", "optimiser")}
 
 
@@ -65,7 +65,7 @@ def _file(content: object) -> bytes:
 def test_it_is_saved_byte_by_byte_as_separate_tensors_are(micro: Config, shards: Path) -> None:
     parts = assemble(micro, CPU)
     parts.step(_samples(micro, shards, CPU), 1e-3)
-    snapshot = Snapshot(parts.state, parts.step.hold_update)
+    snapshot = StateSnapshot(parts.state, parts.step.hold_update)
     snapshot.take()
     snapshot.wait()
     for name, expected in _separate_tensors(parts).items():
@@ -74,7 +74,7 @@ def test_it_is_saved_byte_by_byte_as_separate_tensors_are(micro: Config, shards:
 
 def test_later_steps_do_not_change_it_until_it_is_taken_again(micro: Config, shards: Path) -> None:
     parts, samples = assemble(micro, CPU), _samples(micro, shards, CPU)
-    snapshot, states = Snapshot(parts.state, parts.step.hold_update), []
+    snapshot, states = StateSnapshot(parts.state, parts.step.hold_update), []
     for _ in range(2):
         parts.step(samples, 1e-3)
         states.append(_separate_tensors(parts))
@@ -112,7 +112,7 @@ def test_a_host_without_the_memory_is_an_error_that_says_so(
 
     monkeypatch.setattr(torch, "empty_like", no_memory)
     with pytest.raises(InputError, match="out of memory"):
-        Snapshot(parts.state, parts.step.hold_update)
+        StateSnapshot(parts.state, parts.step.hold_update)
 
 
 @pytest.mark.gpu
@@ -122,7 +122,7 @@ def test_on_a_gpu_the_next_update_waits_for_a_copy_that_is_late(
 ) -> None:
     device = torch.device("cuda")
     parts, samples = assemble(micro, device), _samples(micro, shards, device)
-    snapshot = Snapshot(parts.state, parts.step.hold_update)
+    snapshot = StateSnapshot(parts.state, parts.step.hold_update)
     assert all(tensor.is_pinned() for tensor in _tensors(_content(snapshot)))
     parts.step(samples, 1e-3)  # compiles and captures, which takes longer than a late copy
     expected = _separate_tensors(parts)

@@ -35,7 +35,7 @@ def _parts(tree: dict[str, Any], **training: Any) -> TrainingParts:
     generator = torch.Generator().manual_seed(3)
     for view in parts.parameters.by_name(parts.parameters.master).values():
         view += 0.05 * torch.randn(view.shape, generator=generator).to(view)
-    parts.parameters.publish()
+    parts.parameters.update_working_copy()
     return parts
 
 

@@ -173,7 +173,7 @@ def _perturb_master(parts: Any) -> None:
     generator = torch.Generator().manual_seed(3)
     for view in parts.parameters.by_name(parts.parameters.master).values():
         view += 0.1 * torch.randn(view.shape, generator=generator)
-    parts.parameters.publish()
+    parts.parameters.update_working_copy()
 
 
 def test_tf32_needs_a_gpu(micro_tree: dict[str, Any]) -> None:
