@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 
@@ -21,17 +21,9 @@ from scalefold.loader.waiting import StoppedWaitingError
 from scalefold.parallel import Ranks
 
 
-class Batches(Protocol):
-    """What a training takes its samples from."""
-
-    def __next__(self) -> Batch:
-        """Return the next step's batch."""
-
-    def position(self, step: int) -> Position:
-        """Where this rank is in its data, see `TrainingLoader.position`."""
-
-
-def share_batches(own: TrainingLoader | None, ranks: Ranks, device: torch.device) -> Batches:
+def share_batches(
+    own: TrainingLoader | None, ranks: Ranks, device: torch.device
+) -> TrainingLoader | SharedLoader:
     """Return the batches of ranks that share their samples.
 
     Parameters

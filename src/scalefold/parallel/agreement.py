@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from scalefold.errors import ElsewhereError, InputError
 from scalefold.parallel.ranks import Ranks
 
 T = TypeVar("T")
-
-
-class Gathering(Protocol):
-    """A group of ranks that can exchange values."""
-
-    @property
-    def rank(self) -> int:
-        """Place of this process, from 0."""
-        ...
-
-    def all_gather_object(self, value: T) -> list[T]:
-        """All ranks' values, in the order of ranks; pickled, so not for a run's steps."""
-        ...
 
 
 def on_first(ranks: Ranks, action: Callable[[], T]) -> T:
@@ -45,7 +32,7 @@ def on_first(ranks: Ranks, action: Callable[[], T]) -> T:
     return cast(T, result)
 
 
-def on_all(ranks: Gathering, action: Callable[[], T]) -> T:
+def on_all(ranks: Ranks, action: Callable[[], T]) -> T:
     """Do something on every rank. If it fails on one it fails on all, and the error is printed
     once.
 

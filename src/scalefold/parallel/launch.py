@@ -26,7 +26,7 @@ from scalefold.parallel.group_axis import Exchange, GroupAxis
 from scalefold.parallel.launcher_store import LauncherStore
 from scalefold.parallel.mesh import SINGLE, Mesh
 from scalefold.parallel.push import push_between, why_not_push
-from scalefold.parallel.ranks import ALONE, MeshRanks
+from scalefold.parallel.ranks import ALONE, MeshRanks, Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _GLOO_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
-class _Meeting:
+class _Meeting(Ranks):
     """Processes that found each other, but cannot exchange tensors yet."""
 
     store: dist.Store

@@ -22,10 +22,10 @@ from scalefold.checkpoint.read import checkpoint_path
 from scalefold.config.schema import Config
 from scalefold.engine.garbage_collection import present_objects_spared
 from scalefold.errors import ElsewhereError, InputError
-from scalefold.loader.loader import Batch
+from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.loader.order import Position
 from scalefold.loader.prepare import SampleError
-from scalefold.loader.shared_batches import Batches
+from scalefold.loader.shared_batches import SharedLoader
 from scalefold.loader.waiting import StoppedWaitingError
 from scalefold.ops.backends import log_backends
 from scalefold.optim.schedule import learning_rate
@@ -101,7 +101,7 @@ class TrainingLoop:
         In the state of the starting point.
     mesh : Mesh
     start : StartingPoint
-    loader : Batches
+    loader : TrainingLoader or SharedLoader
         This rank's samples, from the starting point on.
     files : TrainingFiles or None
         On the first rank.
@@ -124,7 +124,7 @@ class TrainingLoop:
         parts: TrainingParts,
         mesh: Mesh,
         start: StartingPoint,
-        loader: Batches,
+        loader: TrainingLoader | SharedLoader,
         files: TrainingFiles | None,
         watch: EndWatch,
         stop: threading.Event,
@@ -171,7 +171,7 @@ class TrainingLoop:
     def _ends(self) -> bool:
         """Whether all ranks know that no further step is to be made."""
         if self._mesh.world.size == 1:  # needs no agreement
-            self._take_note_of_end(self._notice())
+            self._heed(self._notice())
         return self._end is not End.NOT_YET
 
     def _notice(self, wait_seconds: float = 0.0) -> Notice:
@@ -179,10 +179,10 @@ class TrainingLoop:
         by_evaluation = self._mesh.first and self._watch.look()
         return Notice(self._stop.is_set(), by_evaluation, wait_seconds)
 
-    def _take_note_of_end(self, asked: Notice | HostNumbers) -> None:
-        if asked.ended_by_evaluation:
+    def _heed(self, notice: Notice) -> None:
+        if notice.ended_by_evaluation:
             self._end = max(self._end, End.EVALUATION)
-        elif asked.stop:
+        elif notice.stop:
             self._end = max(self._end, End.STOP)
 
     def _launch_step(self) -> None:
@@ -234,9 +234,9 @@ class TrainingLoop:
             self._last_ended = launched.readback.ended
             if launched.number == self._first_step:  # from now on no rank compiles
                 self._mesh.set_timeout(self._config.training.exchange_timeout_seconds)
-            self._take_note_of_end(numbers)
+            self._heed(numbers.notice)
             if numbers.absent:  # nor is any later step applied
-                if self._sample_error is not None or not numbers.stop:
+                if self._sample_error is not None or not numbers.notice.stop:
                     self._end = End.NO_SAMPLES
                 self.step = min(self.step, launched.number - 1)
                 continue
@@ -256,7 +256,7 @@ class TrainingLoop:
             "skipped_steps": self._skips.skipped,
             "step_seconds": seconds,
             "samples_per_second": size / seconds,
-            "loader_wait_seconds": numbers.wait_seconds,
+            "loader_wait_seconds": numbers.notice.wait_seconds,
             "lateness_steps": launched.lateness,
             "time": time.time(),
         }

@@ -5,6 +5,7 @@ It holds the step's numbers and the requests to end, so all ranks end after the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +21,7 @@ ABSENT, NOT_FINITE, STOP, ENDED_BY_EVALUATION, WAIT_SECONDS, COLUMNS = range(6)
 
 @dataclass(frozen=True)
 class Notice:
-    """What the host of a rank tells the other ranks.
+    """What the host of a rank tells the other ranks; together, what one of them or more says.
 
     Attributes
     ----------
@@ -29,7 +30,7 @@ class Notice:
     ended_by_evaluation : bool
         An evaluation asks for it: the target is reached, or nothing is gained any more.
     wait_seconds : float
-        How long the step waited for its samples.
+        How long the step waited for its samples; together, on average.
     """
 
     stop: bool = False
@@ -62,3 +63,20 @@ def pack(per_sample: Tensor, not_finite: Tensor, notice: Notice) -> Tensor:
     vector[NOT_FINITE].copy_(not_finite)
     vector[COLUMNS : COLUMNS + num_columns].copy_(per_sample.sum(0))
     return vector
+
+
+def unpack(summed: Sequence[float], num_ranks: int) -> tuple[bool, Notice, Sequence[float]]:
+    """Return what the ranks' vectors say together.
+
+    Returns
+    -------
+    absent : bool
+        Whether a rank had no samples.
+    notice : Notice
+    sums : sequence of float
+        Of each column over all samples; the places after them are 0.
+    """
+    notice = Notice(
+        summed[STOP] > 0, summed[ENDED_BY_EVALUATION] > 0, summed[WAIT_SECONDS] / num_ranks
+    )
+    return summed[ABSENT] > 0, notice, summed[COLUMNS:]

@@ -9,14 +9,7 @@ import torch
 from torch import Tensor
 
 from scalefold.parallel.ranks import ALONE, Ranks
-from scalefold.train.step_exchange import (
-    ABSENT,
-    COLUMNS,
-    ENDED_BY_EVALUATION,
-    LENGTH,
-    STOP,
-    WAIT_SECONDS,
-)
+from scalefold.train.step_exchange import LENGTH, Notice, unpack
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +55,8 @@ class HostNumbers:
         Whether the step was applied.
     absent : bool
         Whether it was not because a rank had no samples.
-    stop : bool
-        Whether a signal asks a rank for the end.
-    ended_by_evaluation : bool
-        Whether an evaluation does.
-    wait_seconds : float
-        How long ranks waited for their samples, on average.
+    notice : Notice
+        Of all ranks together.
     """
 
     per_sample: list[dict[str, float]]
@@ -75,9 +64,7 @@ class HostNumbers:
     gradient_norm: float
     finite: bool
     absent: bool
-    stop: bool
-    ended_by_evaluation: bool
-    wait_seconds: float
+    notice: Notice
 
 
 class DeviceTime:
@@ -132,19 +119,15 @@ class Readback:
     def get(self, ranks: Ranks = ALONE) -> HostNumbers:
         """Wait for the copy, as `Ranks.synchronize` does, and return the numbers."""
         self.ended.wait(ranks)
-        exchanged = self._host[:LENGTH].tolist()
+        absent, notice, sums = unpack(self._host[:LENGTH].tolist(), self._num_ranks)
         norm, finite = self._host[LENGTH : LENGTH + 2].tolist()
         rows = self._host[LENGTH + 2 :].view(self._shape).tolist()
         num_samples = self._num_ranks * len(rows)
         return HostNumbers(
             per_sample=[dict(zip(self._names, row)) for row in rows],
-            means={
-                name: value / num_samples for name, value in zip(self._names, exchanged[COLUMNS:])
-            },
+            means={name: value / num_samples for name, value in zip(self._names, sums)},
             gradient_norm=norm,
             finite=bool(finite),
-            absent=exchanged[ABSENT] > 0,
-            stop=exchanged[STOP] > 0,
-            ended_by_evaluation=exchanged[ENDED_BY_EVALUATION] > 0,
-            wait_seconds=exchanged[WAIT_SECONDS] / self._num_ranks,
+            absent=absent,
+            notice=notice,
         )
