@@ -25,7 +25,6 @@ from scalefold.optim.gather import TorchGather
 from scalefold.optim.optimiser import Adam
 from scalefold.optim.parameters import FlatParameters
 from scalefold.optim.trainable import freeze_others
-from scalefold.optim.update import WeightUpdate
 from scalefold.parallel import ALONE, SINGLE, Mesh, Ranks
 from scalefold.train.sample import (
     GraphedSampleGradient,
@@ -130,8 +129,7 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     padded = padded_samples(gradient, mesh.axis.size, rows)
 
     # 8. The step that ties them together.
-    update = WeightUpdate(parameters, optimiser, average, owners)
-    step = TrainingStep(padded, mean, parameters, update, mesh)
+    step = TrainingStep(padded, mean, state, mesh)
     return TrainingParts(model, parameters, optimiser, average, state, step, checkpointing)
 
 

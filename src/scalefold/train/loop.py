@@ -34,7 +34,6 @@ from scalefold.parallel.agreement import on_first
 from scalefold.train.assemble import TrainingParts
 from scalefold.train.metrics import Record
 from scalefold.train.skipped_steps import SkippedSteps
-from scalefold.train.starting_point import StartingPoint
 from scalefold.train.step_exchange import Notice
 from scalefold.train.step_numbers import DeviceTime, HostNumbers, Readback
 from scalefold.train.training_files import TrainingFiles
@@ -98,11 +97,13 @@ class TrainingLoop:
     ----------
     config : Config
     parts : TrainingParts
-        In the state of the starting point.
     mesh : Mesh
-    start : StartingPoint
+    step : int
+        Steps made before, by which ``parts`` is in its present state.
+    skips : SkippedSteps
+        Of these steps.
     loader : TrainingLoader or SharedLoader
-        This rank's samples, from the starting point on.
+        This rank's samples of the next steps.
     files : TrainingFiles or None
         On the first rank.
     watch : EndWatch
@@ -123,7 +124,8 @@ class TrainingLoop:
         config: Config,
         parts: TrainingParts,
         mesh: Mesh,
-        start: StartingPoint,
+        step: int,
+        skips: SkippedSteps,
         loader: TrainingLoader | SharedLoader,
         files: TrainingFiles | None,
         watch: EndWatch,
@@ -132,11 +134,7 @@ class TrainingLoop:
     ) -> None:
         self._config, self._parts, self._mesh, self._loader = config, parts, mesh, loader
         self._files, self._watch, self._stop, self._out = files, watch, stop, out
-        self.step = start.position.step
-        self._first_step = self.step + 1
-        self._skips = SkippedSteps(
-            config.training.max_non_finite_steps, start.skipped, start.skipped_in_a_row
-        )
+        self.step, self._first_step, self._skips = step, step + 1, skips
         self._end = End.NOT_YET
         # Of this rank; the others learn of it from the step, so that all end with the same one.
         self._samples_ended = False

@@ -33,6 +33,7 @@ from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import TrainingParts, assemble
 from scalefold.train.loop import TrainingLoop, TrainingResult
 from scalefold.train.sessions import session
+from scalefold.train.skipped_steps import SkippedSteps
 from scalefold.train.starting_point import find_checkpoint, restore
 from scalefold.train.training_files import TrainingFiles
 
@@ -111,8 +112,9 @@ def train(
             return find_checkpoint(config, out, inputs, resume=resume)
 
         checkpoint = on_first(world, find_start)
-        start = restore(checkpoint, parts.state, world)
-        step = start.position.step
+        skips = SkippedSteps(training.max_non_finite_steps)
+        position = restore(checkpoint, parts.state, skips, world)
+        step = position.step
 
         # 4. What the first rank writes, and what it reads of evaluations.
         files = None
@@ -127,12 +129,12 @@ def train(
         own_loader = None
         if mesh.dap.rank == 0:
             rank, size = mesh.data.rank, mesh.data.size
-            own_loader = TrainingLoader(reader, config, device, start.position, rank, size, stop)
+            own_loader = TrainingLoader(reader, config, device, position, rank, size, stop)
             stack.enter_context(own_loader)
         loader = share_batches(own_loader, mesh.dap, device)
 
         # 6. The steps.
-        loop = TrainingLoop(config, parts, mesh, start, loader, files, watch, stop, out)
+        loop = TrainingLoop(config, parts, mesh, step, skips, loader, files, watch, stop, out)
         if mesh.first and step < training.steps:
             _log_what_is_trained(sampler, parts, device)
             facts = _session_facts(sampler, mesh, device)

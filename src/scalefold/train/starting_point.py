@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from scalefold.checkpoint.provenance import InputHashes
@@ -16,25 +15,9 @@ from scalefold.loader.order import Position
 from scalefold.parallel import Ranks
 from scalefold.parallel.agreement import on_first
 from scalefold.parallel.ranks import broadcast_tensors
+from scalefold.train.skipped_steps import SkippedSteps
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class StartingPoint:
-    """What a training goes on from, besides its state.
-
-    Attributes
-    ----------
-    position : Position
-        Where all ranks' loaders start; it has the number of steps made.
-    skipped, skipped_in_a_row : int
-        See `SkippedSteps`.
-    """
-
-    position: Position
-    skipped: int = 0
-    skipped_in_a_row: int = 0
 
 
 def find_checkpoint(config: Config, out: Path, inputs: InputHashes, *, resume: bool) -> Path | None:
@@ -67,19 +50,27 @@ def find_checkpoint(config: Config, out: Path, inputs: InputHashes, *, resume: b
     return last
 
 
-def restore(checkpoint: Path | None, state: TrainingState, world: Ranks) -> StartingPoint:
-    """Bring all ranks into the state of a checkpoint, which the first reads; None for step 0."""
+def restore(
+    checkpoint: Path | None, state: TrainingState, skips: SkippedSteps, world: Ranks
+) -> Position:
+    """Bring all ranks into the state of a checkpoint, which the first reads; None for step 0.
+
+    Returns
+    -------
+    Position
+        Where all ranks' loaders start; it has the number of steps made.
+    """
     state.unshard()
-    start = on_first(
-        world, lambda: _read(checkpoint, state) if checkpoint else StartingPoint(Position(0))
+    position, skips.skipped, skips.in_a_row = on_first(
+        world, lambda: _read(checkpoint, state) if checkpoint else (Position(0), 0, 0)
     )
     broadcast_tensors(world, list(state.tensors().values()))
     state.shard()
     state.parameters.update_working_copy()
-    return start
+    return position
 
 
-def _read(checkpoint: Path, state: TrainingState) -> StartingPoint:
+def _read(checkpoint: Path, state: TrainingState) -> tuple[Position, int, int]:
     training = load_training(checkpoint)
     state.restore(
         load_weights(checkpoint, "weights"),
@@ -89,4 +80,4 @@ def _read(checkpoint: Path, state: TrainingState) -> StartingPoint:
     )
     # checkpoints of earlier versions were in order, and have no more than the step
     position = Position.of_state(training.get("data", Position(training["step"]).state()))
-    return StartingPoint(position, training["skipped"], training["skipped_in_a_row"])
+    return position, training["skipped"], training["skipped_in_a_row"]

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from scalefold.checkpoint.state import TrainingState
 from scalefold.features.contract import Features
 from scalefold.optim.clipping import ClippedMean
-from scalefold.optim.parameters import FlatParameters
-from scalefold.optim.update import WeightUpdate
 from scalefold.parallel import Mesh
 from scalefold.train.sample import SampleNumbers
 from scalefold.train.step_exchange import ABSENT, COLUMNS, NOT_FINITE, Notice, pack
@@ -32,8 +31,8 @@ class TrainingStep:
     gradient : callable
         A `SampleGradient`, or what stands for it.
     mean : ClippedMean
-    parameters : FlatParameters
-    update : WeightUpdate
+    state : TrainingState
+        What a step updates.
     mesh : Mesh
     """
 
@@ -41,12 +40,10 @@ class TrainingStep:
         self,
         gradient: Callable[[list[Features]], SampleNumbers],
         mean: ClippedMean,
-        parameters: FlatParameters,
-        update: WeightUpdate,
+        state: TrainingState,
         mesh: Mesh,
     ) -> None:
-        self._gradient, self._mean, self._parameters = gradient, mean, parameters
-        self._update, self._mesh = update, mesh
+        self._gradient, self._mean, self._state, self._mesh = gradient, mean, state, mesh
         self._held_until: torch.cuda.Event | None = None
 
     def __call__(
@@ -82,13 +79,14 @@ class TrainingStep:
         """Take part in the other ranks' step without samples: nobody's step is applied."""
         self._mean.start()
         self._mean.send()
-        nothing = self._parameters.master.new_empty(0, _GRADIENT_NORM + 1)
+        nothing = self._state.parameters.master.new_empty(0, _GRADIENT_NORM + 1)
         return self._conclude((), nothing, 0.0, notice())
 
     def hold_update(self, until: torch.cuda.Event) -> None:
         """Have the next update wait, on the device, for work that reads what it changes."""
         self._held_until = until
 
+    @torch.no_grad()
     def _conclude(
         self, names: tuple[str, ...], per_sample: Tensor, learning_rate: float, notice: Notice
     ) -> StepNumbers:
@@ -104,6 +102,20 @@ class TrainingStep:
         if self._held_until is not None:
             self._held_until.wait()
             self._held_until = None
-        num_samples *= self._mesh.data.size
-        norm, finite = self._update(self._mean, num_samples, mean_norm, sound, rate)
+        gradient, norm = self._mean.finish(num_samples * self._mesh.data.size, mean_norm)
+        finite = sound & norm.isfinite()
+        self._update(gradient, rate, finite)
         return StepNumbers(names, per_sample, exchanged, world.size, norm, finite)
+
+    def _update(self, gradient: Tensor, rate: Tensor, finite: Tensor) -> None:
+        """Update weights, their average and the working copy, unless the step is not finite.
+
+        Adam and averaging work element by element, and all ranks have the same gradient. So each
+        rank that owns a part of their state updates this part of the weights, and passes it on.
+        """
+        parameters, owners = self._state.parameters, self._state.owners
+        weights = owners.part(parameters.master)
+        self._state.optimiser.update(weights, owners.part(gradient), rate, finite)
+        self._state.average.update(weights, finite)
+        owners.all_gather_parts(parameters.master)
+        parameters.update_working_copy()
