@@ -20,7 +20,8 @@ from scalefold.train.sample import SampleNumbers
 from scalefold.train.step_exchange import ABSENT, COLUMNS, NOT_FINITE, Notice, pack
 from scalefold.train.step_numbers import StepNumbers
 
-_GRADIENT_NORM = 1  # column; the loss is before it
+_GRADIENT_NORM = 1
+"""Column of a sample's numbers: after the loss, before what `SampleNumbers` has besides."""
 
 
 class TrainingStep:
@@ -28,7 +29,7 @@ class TrainingStep:
 
     Parameters
     ----------
-    gradient : callable
+    sample_gradient : callable
         A `SampleGradient`, or what stands for it.
     mean : ClippedMean
     state : TrainingState
@@ -38,12 +39,13 @@ class TrainingStep:
 
     def __init__(
         self,
-        gradient: Callable[[list[Features]], SampleNumbers],
+        sample_gradient: Callable[[list[Features]], SampleNumbers],
         mean: ClippedMean,
         state: TrainingState,
         mesh: Mesh,
     ) -> None:
-        self._gradient, self._mean, self._state, self._mesh = gradient, mean, state, mesh
+        self._sample_gradient, self._mean = sample_gradient, mean
+        self._state, self._mesh = state, mesh
         self._held_until: torch.cuda.Event | None = None
 
     def __call__(
@@ -68,7 +70,7 @@ class TrainingStep:
         for number, passes in enumerate(samples):
             last = number == len(samples) - 1
             with self._mean.overlapped(last=last):
-                numbers.append(self._gradient(passes))
+                numbers.append(self._sample_gradient(passes))
             norms.append(self._mean.add(last=last))
         loss, *others = numbers[0].names
         values = torch.stack([of_sample.values for of_sample in numbers])
