@@ -36,7 +36,8 @@ class FlatParameters:
         Its parameters are float32, and become views of the buffers. Those that ask for no gradient
         are frozen: their part of `gradient` stays zero.
     narrow : callable, optional
-        Tells by name which parameters work in bfloat16; default none.
+        Tells by name which parameters work in ``narrow_dtype``; default none.
+    narrow_dtype : torch.dtype
     gather : MakeGather
         What `backward` copies with.
 
@@ -56,6 +57,7 @@ class FlatParameters:
         self,
         model: nn.Module,
         narrow: Callable[[str], bool] | None = None,
+        narrow_dtype: torch.dtype = torch.bfloat16,
         gather: MakeGather = TorchGather,
     ) -> None:
         parameters = dict(model.named_parameters())
@@ -85,7 +87,7 @@ class FlatParameters:
         device = next(iter(parameters.values())).device
         self.master = torch.zeros(size, device=device)
         self.gradient = torch.zeros(size, device=device)
-        self._working = torch.zeros(self._num_narrow, dtype=torch.bfloat16, device=device)
+        self._working = torch.zeros(self._num_narrow, dtype=narrow_dtype, device=device)
         self._working_gradient = torch.zeros_like(self._working)
 
         for name, view in self.by_name(self.master).items():
