@@ -43,7 +43,7 @@ from scalefold.loader.loader import TrainingLoader
 from scalefold.launcher import find_place
 from scalefold.parallel.launch import joined
 from scalefold.shards.reader import ShardReader
-from scalefold.optim import accumulation, clipping
+from scalefold.optim import clipping
 from scalefold.train.assemble import assemble
 
 config, shards, out, cases, steps, rate = sys.argv[1:]
@@ -57,7 +57,7 @@ def listening(buffer):
         gradients.append(buffer.clone())
     return flat_norm(buffer)
 
-accumulation.flat_norm = clipping.flat_norm = listening
+clipping.flat_norm = listening
 with joined(find_place(), lambda: torch.device("cpu")) as (mesh, _):
     found = {}
     for case in cases.split(","):
