@@ -148,10 +148,12 @@ class _Living(TorchDispatchMode):
         self._known: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if _is(t)}
+        given = {
+            id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)
+        }
         results = func(*args, **(kwargs or {}))
         for result in tree_leaves(results):
-            if _is(result):
+            if isinstance(result, Tensor):
                 self._see(result.untyped_storage(), given)
         self.most = max(self.most, self.bytes)
         return results
@@ -167,7 +169,3 @@ class _Living(TorchDispatchMode):
             self._known.pop(key, None)
 
         self._known[key] = weakref.ref(memory, gone)
-
-
-def _is(value: object) -> bool:
-    return isinstance(value, Tensor)

@@ -69,7 +69,7 @@ class SelectiveCheckpointing:
             block.forward = functools.partial(self._run, block.forward)
 
     def _run(self, forward: Callable[..., Any], *arguments: Any) -> Any:
-        with saved_tensors_hooks(self._pack, _unpack):
+        with saved_tensors_hooks(self._pack, _Saved.get):
             results = forward(*arguments)
         self._results.clear()
         return results
@@ -145,10 +145,6 @@ class _Saved:
             return self._make()
         assert self._tensor is not None
         return self._tensor
-
-
-def _unpack(saved: _Saved) -> Tensor:
-    return saved.get()
 
 
 def _memory(tensor: Tensor) -> StorageWeakRef:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol
 
 import pyarrow as pa
@@ -192,12 +191,7 @@ class TrainingLoader(Iterator[Batch]):
     def __enter__(self) -> TrainingLoader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def position(self, step: int) -> Position:

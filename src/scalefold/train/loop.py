@@ -169,7 +169,7 @@ class TrainingLoop:
     def _ends(self) -> bool:
         """Whether all ranks know that no further step is to be made."""
         if self._mesh.world.size == 1:  # needs no agreement
-            self._heed(self._notice())
+            self._note_requests(self._notice())
         return self._end is not End.NOT_YET
 
     def _notice(self, wait_seconds: float = 0.0) -> Notice:
@@ -177,7 +177,7 @@ class TrainingLoop:
         by_evaluation = self._mesh.first and self._watch.look()
         return Notice(self._stop.is_set(), by_evaluation, wait_seconds)
 
-    def _heed(self, notice: Notice) -> None:
+    def _note_requests(self, notice: Notice) -> None:
         if notice.ended_by_evaluation:
             self._end = max(self._end, End.EVALUATION)
         elif notice.stop:
@@ -232,7 +232,7 @@ class TrainingLoop:
             self._last_ended = launched.readback.ended
             if launched.number == self._first_step:  # from now on no rank compiles
                 self._mesh.set_timeout(self._config.training.exchange_timeout_seconds)
-            self._heed(numbers.notice)
+            self._note_requests(numbers.notice)
             if numbers.absent:  # nor is any later step applied
                 if self._sample_error is not None or not numbers.notice.stop:
                     self._end = End.NO_SAMPLES
