@@ -1,37 +1,32 @@
-# The checkpoints of the trainings: what they learn from, which of them are evaluated, which predict.
+# The checkpoints of trainings, which no rule declares: what they learn from, and which are there.
 from scalefold.config import initial_weights_sha256
-from scalefold.config.stages import teachers
-from scalefold.checkpoint.published import passed_steps, steps_made_from
-from scalefold.checkpoint.target import read_end
+from scalefold.checkpoint.published import steps_made_from
 from scalefold.shards.manifest import data_hash
 
-ASYNC = CONFIG.evaluation.mode == "async"
 DISTILLED = f"{RUN}/distilled/{{teacher}}"
 GIVEN = "given"
-try:
-    # Of trainings that are mixed with predicted structures: whose weights predict these.
-    TEACHERS = {
-        KEYS[stage]: GIVEN if teacher is None else KEYS[teacher]
-        for stage, teacher in teachers(STAGES).items()
-    }
-except InputError as error:
-    raise WorkflowError(str(error)) from None
 
 
-def evaluation(key, step):
-    return f"{RUN}/evaluation/{key}/step-{step:08d}.json"
+def teacher_of(key):
+    """The training whose weights predict a part of what a training learns from, or None."""
+    (stage,) = [stage for stage in KEYS if KEYS[stage] == key]
+    if stage not in TEACHERS:
+        return None
+    return GIVEN if TEACHERS[stage] is None else KEYS[TEACHERS[stage]]
 
 
 def shards_of(key):
     """The folder that a training reads."""
-    if key not in TEACHERS:
-        return SHARDS
-    return f"{DISTILLED}/shards".format(teacher=TEACHERS[key])
+    teacher = teacher_of(key)
+    return f"{DISTILLED}/shards".format(teacher=teacher) if teacher else SHARDS
 
 
-def shard_file_of(name):
-    """Input function: a file of that folder."""
-    return lambda wildcards: f"{shards_of(wildcards.key)}/{name}"
+def training_shards(wildcards):
+    return shards_of(key_of(wildcards))
+
+
+def training_manifest(wildcards):
+    return f"{training_shards(wildcards)}/manifest.json"
 
 
 def published(key):
@@ -40,10 +35,9 @@ def published(key):
     Empty if there are no shards yet, or a checkpoint cannot be read: the training says so.
     """
     try:
-        start = initial_weights_sha256(OF_KEY[key][1])
-        return steps_made_from(
-            Path(TRAINING.format(key=key)), data_hash(Path(shards_of(key))), start
-        )
+        start = initial_weights_sha256(TRAININGS[key])
+        data = data_hash(Path(shards_of(key)))
+        return steps_made_from(Path(TRAINING.format(key=key)), data, start)
     except (OSError, ValueError, KeyError):
         return []
 
@@ -60,59 +54,8 @@ def published_at_end(key):
     return steps
 
 
-def passed_without(key):
-    """Steps that a training has passed without a checkpoint, and that are to be published now."""
-    return passed_steps(published(key), OF_KEY[key][1].training)
-
-
-def has_ended(key):
-    """Has a training made its last step, or was it ended? Its last checkpoint may be deleted."""
-    config = OF_KEY[key][1]
-    last = config.training.steps
-    if last in published(key) or os.path.exists(evaluation(key, last)):
-        return True
-    try:
-        training = Path(TRAINING.format(key=key))
-        return (
-            read_end(training, config.evaluation, data_hash(Path(shards_of(key))))
-            is not None
-        )
-    except (OSError, ValueError):
-        return False
-
-
-FOLLOWED = [key for key in OF_KEY if ASYNC and not has_ended(key)]
-
-
-def evaluations(key):
-    """Evaluations of a training.
-
-    They are known before it runs, unless it may end early or has passed some of the steps.
-    """
-    if key in FOLLOWED:
-        checkpoints.evaluate_beside.get(key=key)
-    scheduled = OF_KEY[key][1].training.published_steps()
-    if not ASYNC and not passed_without(key):
-        return [evaluation(key, step) for step in scheduled]
-    steps = published_at_end(key)
-    # A training that reaches its target ends between two scheduled steps.
-    return [
-        evaluation(key, step)
-        for step in steps
-        if step in scheduled or step == steps[-1]
-    ]
-
-
-def all_evaluations(wildcards):
-    return [path for key in OF_KEY for path in evaluations(key)]
-
-
-def ready_mark(wildcards):
-    """The mark of the checkpoint that is used; the training has ended then."""
-    return mark_of(wildcards.key, wildcards.step)
-
-
 def mark_of(key, step):
+    """The mark of a complete checkpoint that is used; the training has ended then."""
     checkpoints.train.get(key=key)
     mark = f"{TRAINING.format(key=key)}/step-{step}.ready"
     if not os.path.exists(mark):
@@ -122,3 +65,7 @@ def mark_of(key, step):
             "training.steps asks for"
         )
     return mark
+
+
+def ready_mark(wildcards):
+    return mark_of(wildcards.key, wildcards.step)

@@ -1,23 +1,55 @@
-# Self-distillation: structures of given sequences, by the weights that a training starts from, become
-# chains that it learns from beside the experimental ones. Nothing asks for these rules unless a
-# training has a share of them.
-DISTILLATION_PARTS = [f"{part:05d}" for part in range(CONFIG.distillation.jobs)]
+# Self-distillation: structures of the sequences of `distillation.fasta`, by the weights that a
+# training starts from, become chains that it learns from beside the experimental ones. Nothing asks
+# for these rules unless a training has a share of them.
+
+
+def teacher_weights(wildcards):
+    """The averaged weights that a training ends with, or given ones."""
+    if wildcards.teacher == GIVEN:
+        given = CONFIG.distillation.weights or CONFIG.training.initial_weights
+        return given.as_posix()
+    steps = TRAININGS[wildcards.teacher].training.steps
+    return f"{TRAINING.format(key=wildcards.teacher)}/step-{steps:08d}"
+
+
+def teacher_mark(wildcards):
+    """The file whose presence says that a teacher's weights are there."""
+    weights = teacher_weights(wildcards)
+    if wildcards.teacher == GIVEN:
+        return weights
+    return mark_of(wildcards.teacher, weights.rpartition("step-")[2])
+
+
+def teacher_settings(wildcards):
+    """Options of `scalefold predict`, but for the weights, which the rule names."""
+    config = TRAININGS.get(wildcards.teacher, CONFIG)
+    words = alignment_options("distilled")
+    words += evaluation_options(config.evaluation, CONFIG.distillation.max_length)
+    words += ["--part", f"{wildcards.part}/{CONFIG.distillation.jobs}"]
+    return shlex.join(words)
+
+
+def teacher_options(wildcards, threads):
+    given = [Path(teacher_weights(wildcards))] if wildcards.teacher == GIVEN else []
+    return teacher_settings(wildcards) + configuration_of_model(
+        given, wildcards, threads
+    )
 
 
 use rule predict as predict_distilled with:
     input:
         fasta=lambda wildcards: str(CONFIG.distillation.fasta),
-        searched=searches("distilled", CONFIG.distillation),
+        searched=searches("distilled"),
         checkpoint=teacher_mark,
     output:
         f"{DISTILLED}/predictions/{{part}}/predictions.tsv",
     log:
-        f"{RUN}/logs/predict_distilled/{{teacher}}/{{part}}.log",
+        "<logs>/predict_distilled/{teacher}/{part}.log",
     benchmark:
-        f"{RUN}/benchmarks/predict_distilled/{{teacher}}/{{part}}.tsv"
+        "<benchmarks>/predict_distilled/{teacher}/{part}.tsv"
     params:
-        options=teacher_command,
-        settings=teacher_options,  # if they change, it runs again
+        options=teacher_options,
+        settings=teacher_settings,  # if they change, it runs again
         checkpoint=teacher_weights,
         out=subpath(output[0], parent=True),
 
@@ -25,11 +57,11 @@ use rule predict as predict_distilled with:
 rule distil:
     # The shards of the experimental chains are linked, those of predicted structures are beside them.
     input:
-        index=f"{SHARDS}/index.arrow",
-        manifest=f"{SHARDS}/manifest.json",
+        index=rules.index.output.index,
+        manifest=rules.index.output.manifest,
         predictions=expand(
-            f"{DISTILLED}/predictions/{{part}}/predictions.tsv",
-            part=DISTILLATION_PARTS,
+            rules.predict_distilled.output,
+            part=[f"{part:05d}" for part in range(CONFIG.distillation.jobs)],
             allow_missing=True,
         ),
     output:
@@ -37,9 +69,9 @@ rule distil:
         manifest=f"{DISTILLED}/shards/manifest.json",
         table=f"{DISTILLED}/shards/distilled.tsv",
     log:
-        f"{RUN}/logs/distil/{{teacher}}.log",
+        "<logs>/distil/{teacher}.log",
     benchmark:
-        f"{RUN}/benchmarks/distil/{{teacher}}.tsv"
+        "<benchmarks>/distil/{teacher}.tsv"
     conda:
         ENVIRONMENT
     threads: 4
@@ -56,7 +88,7 @@ rule distil:
             "shards",
         ),
         config=given_configuration,
-        alignments=shlex.join(alignment_options("distilled", CONFIG.distillation)),
+        alignments=shlex.join(alignment_options("distilled")),
         predictions=lambda wildcards, input: [
             os.path.dirname(table) for table in input.predictions
         ],

@@ -1,38 +1,66 @@
-# Structures of given sequences, by the weights that the last training ends with or by given ones. Alignments are
-# searched on CPUs, by jobs that wait for no training, so that a GPU never waits for a search.
-SEARCHES = searches("predictions", CONFIG.predict)
-FASTAS = {
-    "predictions": CONFIG.predict.fasta,
-    "distilled": CONFIG.distillation.fasta,
-}
+# Structures of the sequences of `predict.fasta`, by the weights that the last training ends with
+# (`predict`), or by given ones (`predict_given`), and their relaxation.
+PREDICTIONS = f"{RUN}/predictions/{{key}}/step-{{step}}"
 
-if CONFIG.search is not None:
 
-    rule search_sequences:
-        input:
-            lambda wildcards: str(FASTAS[wildcards.purpose]),
-        output:
-            f"{SEARCHED_SEQUENCES}/rejected-search-{{part}}.tsv",
-        log:
-            f"{RUN}/logs/search_sequences/{{purpose}}/{{part}}.log",
-        benchmark:
-            f"{RUN}/benchmarks/search_sequences/{{purpose}}/{{part}}.tsv"
-        retries: 2
-        conda:
-            DATA_ENVIRONMENT
-        threads: CONFIG.search.threads
-        resources:
-            mem_mb=growing(CONFIG.search.job_megabytes),
-            runtime=1440,
-        params:
-            *settings(
-                "search.steps", "search.given", "search.query_alone", "search.jobs"
-            ),
-            config=given_configuration,
-            out=lambda wildcards: SEARCHED_SEQUENCES.format(purpose=wildcards.purpose),
-        shell:
-            "scalefold search {input:q} {params.config} --out {params.out:q}"
-            " --part {wildcards.part}/{CONFIG.search.jobs} 2>&1 | tee -i {log:q}"
+def predictions(wildcards):
+    """What `all` asks for: nothing without sequences."""
+    if CONFIG.predict.fasta is None:
+        return []
+    result = (
+        "relaxed/{}/.relaxed" if CONFIG.predict.relax else "predictions/{}/.predicted"
+    )
+    if CONFIG.predict.weights:
+        return f"{RUN}/{result}".format("given")
+    key, config = list(TRAININGS.items())[-1]
+    # With an evaluation beside it, a training may end early.
+    step = published_at_end(key)[-1] if ASYNC else config.training.steps
+    return f"{RUN}/{result}".format(f"{key}/step-{step:08d}")
+
+
+def evaluation_options(evaluation, max_length):
+    """Passes, precision and seed as in evaluations."""
+    used = {**evaluation.model_dump(mode="json"), "max_length": max_length}
+    names = ("recycling", "precision", "max_length", "seed")
+    return [w for name in names for w in ("--set", f"evaluation.{name}={used[name]}")]
+
+
+def predict_options(wildcards):
+    """Options of `scalefold predict`, but for the first weights, which the rule names."""
+    trained = wildcards.get("key")
+    settings = (TRAININGS[trained] if trained else CONFIG).evaluation
+    words = ["--early-stop", str(CONFIG.predict.early_stop_angstrom)]
+    words += alignment_options("predictions")
+    words += evaluation_options(settings, settings.max_length)
+    for path in CONFIG.predict.weights[1:]:
+        words += ["--weights", path.as_posix()]
+    return shlex.join(words)
+
+
+def configuration_of_model(weights, wildcards, threads):
+    """The configuration, unless all given weights say which model they are of."""
+    from scalefold.predict.members import says_model
+
+    if all(says_model(path) for path in weights):
+        return ""
+    return f" {given_configuration(wildcards, threads)}"
+
+
+def predict_given_options(wildcards, threads):
+    weights = CONFIG.predict.weights
+    return predict_options(wildcards) + configuration_of_model(
+        weights, wildcards, threads
+    )
+
+
+def predict_given_weights(wildcards):
+    """Without them Snakemake would take predictions that are there for up to date."""
+    for path in CONFIG.predict.weights:
+        if not path.exists():
+            raise WorkflowError(
+                f"predict.weights: {path}: no such weight file or checkpoint folder. Correct the path"
+            )
+    return [path.as_posix() for path in CONFIG.predict.weights]
 
 
 rule predict:
@@ -40,14 +68,14 @@ rule predict:
     # fails, and a run that was interrupted goes on with what is missing.
     input:
         fasta=lambda wildcards: str(CONFIG.predict.fasta),
-        searched=SEARCHES,
+        searched=searches("predictions"),
         checkpoint=ready_mark,
     output:
         touch(f"{PREDICTIONS}/.predicted"),
     log:
-        f"{RUN}/logs/predict/{{key}}/step-{{step}}.log",
+        "<logs>/predict/{key}/step-{step}.log",
     benchmark:
-        f"{RUN}/benchmarks/predict/{{key}}/step-{{step}}.tsv"
+        "<benchmarks>/predict/{key}/step-{step}.tsv"
     conda:
         ENVIRONMENT
     threads: 2
@@ -67,13 +95,13 @@ rule predict:
 rule relax:
     # On CPUs, so that no GPU waits for it.
     input:
-        f"{PREDICTIONS}/.predicted",
+        rules.predict.output,
     output:
-        touch(f"{RELAXED}/.relaxed"),
+        touch("<results>/relaxed/{key}/step-{step}/.relaxed"),
     log:
-        f"{RUN}/logs/relax/{{key}}/step-{{step}}.log",
+        "<logs>/relax/{key}/step-{step}.log",
     benchmark:
-        f"{RUN}/benchmarks/relax/{{key}}/step-{{step}}.tsv"
+        "<benchmarks>/relax/{key}/step-{step}.tsv"
     conda:
         ENVIRONMENT
     threads: 4
@@ -91,27 +119,27 @@ rule relax:
 use rule predict as predict_given with:
     input:
         fasta=lambda wildcards: str(CONFIG.predict.fasta),
-        searched=SEARCHES,
+        searched=searches("predictions"),
         weights=predict_given_weights,
     output:
-        touch(f"{PREDICTIONS_GIVEN}/.predicted"),
+        touch("<results>/predictions/given/.predicted"),
     log:
-        f"{RUN}/logs/predict/given.log",
+        "<logs>/predict/given.log",
     benchmark:
-        f"{RUN}/benchmarks/predict/given.tsv"
+        "<benchmarks>/predict/given.tsv"
     params:
-        options=predict_given_command,
-        settings=predict_given_options,  # if they change, it runs again
-        checkpoint=predict_first_weights,
+        options=predict_given_options,
+        settings=predict_options,  # if they change, it runs again
+        checkpoint=lambda wildcards: CONFIG.predict.weights[0].as_posix(),
         out=subpath(output[0], parent=True),
 
 
 use rule relax as relax_given with:
     input:
-        f"{PREDICTIONS_GIVEN}/.predicted",
+        rules.predict_given.output,
     output:
-        touch(f"{RELAXED_GIVEN}/.relaxed"),
+        touch("<results>/relaxed/given/.relaxed"),
     log:
-        f"{RUN}/logs/relax/given.log",
+        "<logs>/relax/given.log",
     benchmark:
-        f"{RUN}/benchmarks/relax/given.tsv"
+        "<benchmarks>/relax/given.tsv"

@@ -1,14 +1,37 @@
-# Alignments of sequences that the mirrors have none of. Without a section `search` there is no such
-# rule, and nothing else depends on one.
+# Searches for alignments: of chains that the mirrors have none of, and of sequences to predict.
+# Without a section `search` there are no such rules, and nothing else depends on one.
+
+# Sequences to predict: for their own sake (predict.smk), or to be learnt from (distil.smk).
+SEQUENCES = {"predictions": CONFIG.predict, "distilled": CONFIG.distillation}
+PARTS = [f"{part:05d}" for part in range(CONFIG.search.jobs if CONFIG.search else 0)]
 SEARCHED = []
 SEARCH_SETTINGS = []
+
+
+def alignment_options(purpose):
+    """Where alignments of sequences are."""
+    given = SEQUENCES[purpose]
+    if given.query_alone:
+        return ["--query-alone"]
+    return [
+        "--alignments",
+        str(given.alignments or f"{RUN}/{purpose}/searched/alignments"),
+    ]
+
+
+def searches(purpose):
+    """Searches for sequences; none if their alignments are there."""
+    if not SEQUENCES[purpose].searches:
+        return []
+    searched = f"{RUN}/{purpose}/searched/rejected-search-{{part}}.tsv"
+    return expand(searched, part=PARTS)
+
 
 if CONFIG.search is not None:
     # A search for a new chain is no reason to pack the alignments of others again: `index` refuses
     # alignments that have come since their bucket was packed.
     SEARCHED = [ancient(f"{RUN}/searched.done")]
     SEARCH_SETTINGS = settings("search.steps", "search.given", "search.query_alone")
-    PARTS = [f"{part:05d}" for part in range(CONFIG.search.jobs)]
 
     localrules:
         searched,
@@ -16,16 +39,14 @@ if CONFIG.search is not None:
     rule unaligned:
         # One list for all buckets: a sequence may be in several.
         input:
-            structures=f"{RUN}/structures.done",
-            fetched=expand(
-                f"{RUN}/raw/fetched-alignments-{{bucket}}.tsv", bucket=BUCKETS
-            ),
+            structures="<results>/structures.done",
+            fetched=expand(rules.fetch_alignments.output.fetched, bucket=BUCKETS),
         output:
-            f"{RUN}/raw/unaligned.fasta",
+            "<results>/raw/unaligned.fasta",
         log:
-            f"{RUN}/logs/unaligned.log",
+            "<logs>/unaligned.log",
         benchmark:
-            f"{RUN}/benchmarks/unaligned.tsv"
+            "<benchmarks>/unaligned.tsv"
         conda:
             DATA_ENVIRONMENT
         threads: 1
@@ -43,13 +64,13 @@ if CONFIG.search is not None:
 
     rule search:
         input:
-            f"{RUN}/raw/unaligned.fasta",
+            rules.unaligned.output,
         output:
-            f"{RUN}/raw/rejected-search-{{part}}.tsv",
+            "<results>/raw/rejected-search-{part}.tsv",
         log:
-            f"{RUN}/logs/search/{{part}}.log",
+            "<logs>/search/{part}.log",
         benchmark:
-            f"{RUN}/benchmarks/search/{{part}}.tsv"
+            "<benchmarks>/search/{part}.tsv"
         retries: 2
         conda:
             DATA_ENVIRONMENT
@@ -69,6 +90,19 @@ if CONFIG.search is not None:
     rule searched:
         # One edge into each `pack` instead of one from every search.
         input:
-            expand(f"{RUN}/raw/rejected-search-{{part}}.tsv", part=PARTS),
+            expand(rules.search.output, part=PARTS),
         output:
-            touch(f"{RUN}/searched.done"),
+            touch("<results>/searched.done"),
+
+    # These wait for no training, so that a GPU never waits for a search.
+    use rule search as search_sequences with:
+        input:
+            lambda wildcards: str(SEQUENCES[wildcards.purpose].fasta),
+        output:
+            "<results>/{purpose}/searched/rejected-search-{part}.tsv",
+        log:
+            "<logs>/search_sequences/{purpose}/{part}.log",
+        benchmark:
+            "<benchmarks>/search_sequences/{purpose}/{part}.tsv"
+        params:
+            raw=lambda wildcards: f"{RUN}/{wildcards.purpose}/searched",

@@ -1,11 +1,11 @@
-# The checked configuration, and what all rules use: paths, parameters, resources.
+# The checked configuration, and what all rules use: paths, environments, parameters, resources.
 import hashlib
 import json
 import os
 import shlex
 import shutil
 import sys
-from functools import cache, reduce
+from functools import cache
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -15,7 +15,8 @@ from snakemake.utils import validate
 
 from scalefold.checkpoint.lock import FAILED_MARK
 from scalefold.config import check_image, load_config, load_stages, run_key
-from scalefold.config.identity import former_packing_settings
+from scalefold.config.identity import former_packing_settings, leaves
+from scalefold.config.stages import teachers
 from scalefold.errors import InputError
 from scalefold.raw.chains import read_chains
 from scalefold.raw.split_list import with_splits
@@ -28,6 +29,8 @@ try:
     files = [Path(path) for path in workflow.configfiles]
     CONFIG = load_config(files, overrides)
     STAGES = load_stages(files, overrides)
+    # Of stages that are mixed with predicted structures: the stage whose weights predict these.
+    TEACHERS = teachers(STAGES)
     # With given weights there is nothing but predictions.
     rows = [] if CONFIG.predict.weights else read_chains(CONFIG.data.chains)
     # Fetched and packed are `rows`. Only index and training ask for the splits of data.splits.
@@ -46,23 +49,25 @@ except InputError as error:
         "`snakemake --profile local --configfile demo/config.yaml`"
     )
     raise WorkflowError(f"{error}{hint}") from None
-CHAINS = {}
-for row in rows:
-    CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.num_buckets), []).append(row)
 validate(
     CONFIG.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False
 )
 
+CHAINS = {}
+for row in rows:
+    CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.num_buckets), []).append(row)
+BUCKETS = [f"{bucket:05d}" for bucket in sorted(CHAINS)]
+
+# The trainings of the run, in order, by a hash of the settings that the weights depend on.
+KEYS = {stage: run_key(config) for stage, config in STAGES.items()}
+TRAININGS = {KEYS[stage]: config for stage, config in STAGES.items()}
+REPORTS = {f"-{stage}" if stage else "": key for stage, key in KEYS.items()}
+
 RUN = (CONFIG.results / CONFIG.run_name).as_posix()
 SHARDS = f"{RUN}/shards"
-BUCKETS = [f"{bucket:05d}" for bucket in sorted(CHAINS)]
-# The trainings of the run, in order. The key is a hash of the settings that the weights depend on.
-KEYS = {stage: run_key(config) for stage, config in STAGES.items()}
-OF_KEY = {KEYS[stage]: (stage, config) for stage, config in STAGES.items()}
 TRAINING = f"{RUN}/weights/{{key}}"
 TRAINED = f"{TRAINING}/training.done"
 FAILED = f"{TRAINING}/{FAILED_MARK}"
-REPORTS = {f"-{stage}" if stage else "": key for stage, key in KEYS.items()}
 
 # Environments of `--sdm conda`; the image of `--sdm apptainer` serves all rules.
 DATA_ENVIRONMENT = "../../envs/data.yaml"
@@ -70,6 +75,13 @@ ENVIRONMENT = "../../envs/scalefold.yaml"
 
 
 container: CONFIG.container
+
+
+# What <results>, <logs> and <benchmarks> stand for in the paths of rules.
+pathvars:
+    results=RUN,
+    logs=f"{RUN}/logs",
+    benchmarks=f"{RUN}/benchmarks",
 
 
 wildcard_constraints:
@@ -116,55 +128,64 @@ def given_configuration(wildcards, threads):
     return shlex.join([*words, "--set", f"data.buckets={CONFIG.data.buckets}"])
 
 
+def key_of(wildcards):
+    """The training that a job's wildcard `key`, or `of`, stands for."""
+    return wildcards.get("key") or REPORTS[wildcards.of]
+
+
 def given_training(wildcards, threads):
-    """The configuration of the training that a job's wildcard `key`, or `of`, stands for."""
-    stage, _ = OF_KEY[wildcards.get("key") or REPORTS[wildcards.of]]
+    """The configuration of that training."""
+    (stage,) = [stage for stage, key in KEYS.items() if key == key_of(wildcards)]
     chosen = f" --stage {shlex.quote(stage)}" if stage else ""
     return given_configuration(wildcards, threads) + chosen
 
 
-def settings(*keys):
-    """Keys and sections of the configuration as parameters: a job reruns when one changes.
+def flat(config):
+    """All settings by dotted key."""
+    return dict(leaves(config.model_dump(mode="json")))
+
+
+def parameters(values):
+    """Settings as parameters: a job reruns when one changes.
 
     Each is a dictionary, since Snakemake would take braces in a text for wildcards.
     """
-    tree = CONFIG.model_dump(mode="json")
+    return [{key: value} for key, value in values.items()]
+
+
+def settings(*sections):
+    """Keys and sections of the configuration as parameters."""
+    return parameters(
+        {
+            key: value
+            for key, value in flat(CONFIG).items()
+            if any(f"{key}.".startswith(f"{section}.") for section in sections)
+        }
+    )
+
+
+# All settings that packing depends on; shards of earlier versions stay valid.
+PACKING = parameters(former_packing_settings(CONFIG))
+
+
+def training_settings(section, without):
+    """All keys of a section but one, with the values of the training of a job's wildcard `key`."""
+    values = {key: flat(config) for key, config in TRAININGS.items()}
+
+    def setting(name):
+        return lambda wildcards: {name: values[wildcards.key][name]}
+
+    names = next(iter(values.values()))
     return [
-        {leaf: value}
-        for key in keys
-        for leaf, value in leaves(key, reduce(dict.__getitem__, key.split("."), tree))
+        setting(name)
+        for name in names
+        if name.startswith(f"{section}.") and name != without
     ]
 
 
-def packing_params():
-    """All settings that packing depends on, as parameters; shards of earlier versions stay valid."""
-    return [{leaf: value} for leaf, value in former_packing_settings(CONFIG).items()]
-
-
-def leaves(key, value):
-    """All keys below a key, in full, with their values."""
-    if not isinstance(value, dict):
-        return [(key, value)]
-    return [leaf for name in value for leaf in leaves(f"{key}.{name}", value[name])]
-
-
-def training_settings(section, without=()):
-    """Keys of a section as parameters, with the values of the training of a job's wildcard `key`."""
-    trees = {
-        key: dict(leaves(section, config.model_dump(mode="json")[section]))
-        for key, (_, config) in OF_KEY.items()
-    }
-
-    def setting(name):
-        return lambda wildcards: {name: trees[wildcards.key][name]}
-
-    names = next(iter(trees.values()))
-    return [setting(name) for name in names if name not in without]
-
-
-def literal(text):
-    """A text as a parameter, in which braces are no wildcards."""
-    return lambda wildcards: text
+def literal(folder):
+    """A folder as a parameter; lint takes a text that outputs begin with for a mistake."""
+    return lambda wildcards: folder
 
 
 def growing(amount):
@@ -172,13 +193,13 @@ def growing(amount):
     return lambda wildcards, attempt: amount * attempt
 
 
+def hashed(lines):
+    return hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:12]
+
+
 @cache
 def hashed_bucket(bucket):
     return hashed(CHAINS[bucket])
-
-
-def hashed(lines):
-    return hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:12]
 
 
 def chain_table(wildcards):
@@ -186,6 +207,22 @@ def chain_table(wildcards):
     return hashed_bucket(int(wildcards.bucket))
 
 
-def split_list():
-    """The lines with the splits of data.splits, hashed, as a parameter; none without it."""
-    return [] if CONFIG.data.splits is None else [hashed(LISTED)]
+rule config:
+    # The complete configuration, as a record of the run.
+    output:
+        "<results>/config.yaml",
+    log:
+        "<logs>/config.log",
+    benchmark:
+        "<benchmarks>/config.tsv"
+    conda:
+        DATA_ENVIRONMENT
+    threads: 1
+    resources:
+        mem_mb=growing(500),
+        runtime=5,
+    params:
+        *parameters(flat(CONFIG)),
+        config=given_configuration,
+    shell:
+        "scalefold config show {params.config} > {output:q} 2> {log:q}"
