@@ -12,18 +12,21 @@ if not workflow.overwrite_configfiles:
 report: "workflow/report/workflow.rst"
 
 
-# In the order of the data. Each rule calls one command of `scalefold`.
+# Functions.
 include: "workflow/rules/settings.smk"  # the checked configuration, and what all rules use
-include: "workflow/rules/raw.smk"  # fetch: raw files of each bucket of chains
-include: "workflow/rules/search.smk"  # search: alignments that nobody has
-include: "workflow/rules/shards.smk"  # pack, verify: Arrow shards of the raw files
-include: "workflow/rules/checkpoints.smk"  # functions: which checkpoints are there
-include: "workflow/rules/launcher.smk"  # functions: how processes of a training start
-include: "workflow/rules/train.smk"  # train: weights of each training
-include: "workflow/rules/evaluate.smk"  # evaluate: scores of each checkpoint
-include: "workflow/rules/report.smk"  # report, mlperf-log
+include: "workflow/rules/mirrors.smk"  # raw files on local mirrors
+include: "workflow/rules/checkpoints.smk"  # what a training learns from, and what it has left
+include: "workflow/rules/launcher.smk"  # how the processes of a training are started
+include: "workflow/rules/predictions.smk"  # what `scalefold predict` is given
+# Rules, in the order of the data. Each calls one command of `scalefold`.
+include: "workflow/rules/raw.smk"  # fetch: raw files, from mirrors to one folder
+include: "workflow/rules/search.smk"  # unaligned, search: alignments that mirrors have none of
+include: "workflow/rules/shards.smk"  # pack, verify: Arrow shards of raw files
+include: "workflow/rules/train.smk"  # train: weights
+include: "workflow/rules/evaluate.smk"  # evaluate: scores of checkpoints
+include: "workflow/rules/report.smk"  # report, mlperf-log: a page and numbers of each training
 include: "workflow/rules/predict.smk"  # predict, relax: structures of sequences
-include: "workflow/rules/distil.smk"  # distil: predicted structures to learn from
+include: "workflow/rules/distil.smk"  # predict, distil: predicted structures to learn from
 
 
 TRAINED_AND_EVALUATED = [
@@ -31,9 +34,9 @@ TRAINED_AND_EVALUATED = [
     rules.index.input,
     rules.index.output,
     expand(TRAINED, key=TRAININGS),
-    all_evaluations,
+    *[lambda wildcards, key=key: evaluations(key) for key in TRAININGS],
     expand("<results>/report{of}.{kind}", of=REPORTS, kind=["html", "json"]),
-    expand("<results>/mlperf{of}.log", of=REPORTS) if CONFIG.preset == "mlperf" else [],
+    expand("<results>/mlperf{of}.log", of=REPORTS if CONFIG.preset == "mlperf" else []),
 ]
 
 
@@ -44,3 +47,26 @@ rule all:
         searches("predictions"),
         predictions,
         "<results>/config.yaml",
+    localrule: True
+
+
+rule config:
+    # The complete configuration, as a record of the run.
+    output:
+        "<results>/config.yaml",
+    log:
+        "<logs>/config.log",
+    benchmark:
+        "<benchmarks>/config.tsv"
+    localrule: True
+    conda:
+        "envs/data.yaml"
+    threads: 1
+    resources:
+        mem_mb=growing(500),
+        runtime=5,
+    params:
+        *settings(*CONFIG.model_dump()),
+        config=given_configuration,
+    shell:
+        "scalefold config show {params.config} > {output:q} 2> {log:q}"

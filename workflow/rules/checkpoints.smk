@@ -1,24 +1,19 @@
-# The checkpoints of trainings, which no rule declares: what they learn from, and which are there.
+# Functions: what a training learns from; which checkpoints it has, since no rule declares these; its
+# evaluations.
 from scalefold.config import initial_weights_sha256
-from scalefold.checkpoint.published import steps_made_from
+from scalefold.checkpoint.published import passed_steps, steps_made_from
+from scalefold.checkpoint.target import read_end
 from scalefold.shards.manifest import data_hash
 
+ASYNC = CONFIG.evaluation.mode == "async"
 DISTILLED = f"{RUN}/distilled/{{teacher}}"
-GIVEN = "given"
-
-
-def teacher_of(key):
-    """The training whose weights predict a part of what a training learns from, or None."""
-    (stage,) = [stage for stage in KEYS if KEYS[stage] == key]
-    if stage not in TEACHERS:
-        return None
-    return GIVEN if TEACHERS[stage] is None else KEYS[TEACHERS[stage]]
 
 
 def shards_of(key):
     """The folder that a training reads."""
-    teacher = teacher_of(key)
-    return f"{DISTILLED}/shards".format(teacher=teacher) if teacher else SHARDS
+    if key not in TEACHERS:
+        return SHARDS
+    return f"{DISTILLED}/shards".format(teacher=TEACHERS[key])
 
 
 def training_shards(wildcards):
@@ -54,10 +49,10 @@ def published_at_end(key):
     return steps
 
 
-def mark_of(key, step):
-    """The mark of a complete checkpoint that is used; the training has ended then."""
+def mark_of(key, checkpoint):
+    """The mark of a training's checkpoint that is used; the training has ended then."""
     checkpoints.train.get(key=key)
-    mark = f"{TRAINING.format(key=key)}/step-{step}.ready"
+    mark = f"{checkpoint}.ready"
     if not os.path.exists(mark):
         raise WorkflowError(
             f"{mark}: no such file, though the training has ended. Bring the checkpoint back with its "
@@ -68,4 +63,48 @@ def mark_of(key, step):
 
 
 def ready_mark(wildcards):
-    return mark_of(wildcards.key, wildcards.step)
+    key, step = wildcards.key, wildcards.step
+    return mark_of(key, CHECKPOINT.format(key=key, step=step))
+
+
+def evaluation(key, step):
+    return f"{RUN}/evaluation/{key}/step-{step:08d}.json"
+
+
+def has_ended(key):
+    """Has a training made its last step, or was it ended? Its last checkpoint may be deleted."""
+    config, training = TRAININGS[key], Path(TRAINING.format(key=key))
+    last = config.training.steps
+    if last in published(key) or os.path.exists(evaluation(key, last)):
+        return True
+    try:
+        data = data_hash(Path(shards_of(key)))
+        return read_end(training, config.evaluation, data) is not None
+    except (OSError, ValueError):
+        return False
+
+
+FOLLOWED = [key for key in TRAININGS if ASYNC and not has_ended(key)]
+
+
+def evaluations(key):
+    """Evaluations of a training.
+
+    They are known before it runs, unless it may end early or has passed some of the steps.
+    """
+    if key in FOLLOWED:
+        checkpoints.evaluate_beside.get(key=key)
+    training = TRAININGS[key].training
+    scheduled = training.published_steps()
+    if not ASYNC and not passed_steps(published(key), training):
+        return [evaluation(key, step) for step in scheduled]
+    steps = published_at_end(key)
+    # A training that reaches its target ends between two scheduled steps.
+    wanted = {*scheduled, steps[-1]}
+    return [evaluation(key, step) for step in steps if step in wanted]
+
+
+def compared(wildcards):
+    """What a report compares its training with."""
+    wanted = TRAININGS[key_of(wildcards)].report
+    return [path.as_posix() for path in (*wanted.against, wanted.beside) if path]

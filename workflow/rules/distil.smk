@@ -3,39 +3,6 @@
 # for these rules unless a training has a share of them.
 
 
-def teacher_weights(wildcards):
-    """The averaged weights that a training ends with, or given ones."""
-    if wildcards.teacher == GIVEN:
-        given = CONFIG.distillation.weights or CONFIG.training.initial_weights
-        return given.as_posix()
-    steps = TRAININGS[wildcards.teacher].training.steps
-    return f"{TRAINING.format(key=wildcards.teacher)}/step-{steps:08d}"
-
-
-def teacher_mark(wildcards):
-    """The file whose presence says that a teacher's weights are there."""
-    weights = teacher_weights(wildcards)
-    if wildcards.teacher == GIVEN:
-        return weights
-    return mark_of(wildcards.teacher, weights.rpartition("step-")[2])
-
-
-def teacher_settings(wildcards):
-    """Options of `scalefold predict`, but for the weights, which the rule names."""
-    config = TRAININGS.get(wildcards.teacher, CONFIG)
-    words = alignment_options("distilled")
-    words += evaluation_options(config.evaluation, CONFIG.distillation.max_length)
-    words += ["--part", f"{wildcards.part}/{CONFIG.distillation.jobs}"]
-    return shlex.join(words)
-
-
-def teacher_options(wildcards, threads):
-    given = [Path(teacher_weights(wildcards))] if wildcards.teacher == GIVEN else []
-    return teacher_settings(wildcards) + configuration_of_model(
-        given, wildcards, threads
-    )
-
-
 use rule predict as predict_distilled with:
     input:
         fasta=lambda wildcards: str(CONFIG.distillation.fasta),
@@ -48,8 +15,8 @@ use rule predict as predict_distilled with:
     benchmark:
         "<benchmarks>/predict_distilled/{teacher}/{part}.tsv"
     params:
-        options=teacher_options,
-        settings=teacher_settings,  # if they change, it runs again
+        options=with_model(teacher_options, given_teacher),
+        settings=teacher_options,  # if they change, it runs again
         checkpoint=teacher_weights,
         out=subpath(output[0], parent=True),
 

@@ -1,51 +1,6 @@
 # Evaluation on the averaged weights. Rule `evaluate` evaluates one checkpoint after training. With
 # `evaluation.mode: async`, rule `evaluate_beside` evaluates checkpoints while training goes on, and
 # rule `evaluate` those that it has missed.
-from scalefold.checkpoint.published import passed_steps
-from scalefold.checkpoint.target import read_end
-
-ASYNC = CONFIG.evaluation.mode == "async"
-
-
-def evaluation(key, step):
-    return f"{RUN}/evaluation/{key}/step-{step:08d}.json"
-
-
-def has_ended(key):
-    """Has a training made its last step, or was it ended? Its last checkpoint may be deleted."""
-    config, training = TRAININGS[key], Path(TRAINING.format(key=key))
-    last = config.training.steps
-    if last in published(key) or os.path.exists(evaluation(key, last)):
-        return True
-    try:
-        data = data_hash(Path(shards_of(key)))
-        return read_end(training, config.evaluation, data) is not None
-    except (OSError, ValueError):
-        return False
-
-
-FOLLOWED = [key for key in TRAININGS if ASYNC and not has_ended(key)]
-
-
-def evaluations(key):
-    """Evaluations of a training.
-
-    They are known before it runs, unless it may end early or has passed some of the steps.
-    """
-    if key in FOLLOWED:
-        checkpoints.evaluate_beside.get(key=key)
-    training = TRAININGS[key].training
-    scheduled = training.published_steps()
-    if not ASYNC and not passed_steps(published(key), training):
-        return [evaluation(key, step) for step in scheduled]
-    steps = published_at_end(key)
-    # A training that reaches its target ends between two scheduled steps.
-    wanted = {*scheduled, steps[-1]}
-    return [evaluation(key, step) for step in steps if step in wanted]
-
-
-def all_evaluations(wildcards):
-    return [path for key in TRAININGS for path in evaluations(key)]
 
 
 rule evaluate:
@@ -72,7 +27,7 @@ rule evaluate:
         # The mode says when, not what.
         *training_settings("evaluation", without="evaluation.mode"),
         config=given_training,
-        checkpoint=f"{TRAINING}/step-{{step}}",
+        checkpoint=CHECKPOINT,
         shards=training_shards,
     shell:
         "scalefold evaluate {params.checkpoint:q} {params.config} --strict"

@@ -1,12 +1,6 @@
 # The report of each training: one HTML file that opens offline, and the same numbers as JSON.
 
 
-def compared(wildcards):
-    """What a report compares its training with."""
-    wanted = TRAININGS[key_of(wildcards)].report
-    return [path.as_posix() for path in (*wanted.against, wanted.beside) if path]
-
-
 rule report:
     input:
         evaluations=lambda wildcards: evaluations(key_of(wildcards)),

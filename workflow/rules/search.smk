@@ -1,40 +1,13 @@
 # Searches for alignments: of chains that the mirrors have none of, and of sequences to predict.
 # Without a section `search` there are no such rules, and nothing else depends on one.
-
-# Sequences to predict: for their own sake (predict.smk), or to be learnt from (distil.smk).
-SEQUENCES = {"predictions": CONFIG.predict, "distilled": CONFIG.distillation}
-PARTS = [f"{part:05d}" for part in range(CONFIG.search.jobs if CONFIG.search else 0)]
 SEARCHED = []
 SEARCH_SETTINGS = []
-
-
-def alignment_options(purpose):
-    """Where alignments of sequences are."""
-    given = SEQUENCES[purpose]
-    if given.query_alone:
-        return ["--query-alone"]
-    return [
-        "--alignments",
-        str(given.alignments or f"{RUN}/{purpose}/searched/alignments"),
-    ]
-
-
-def searches(purpose):
-    """Searches for sequences; none if their alignments are there."""
-    if not SEQUENCES[purpose].searches:
-        return []
-    searched = f"{RUN}/{purpose}/searched/rejected-search-{{part}}.tsv"
-    return expand(searched, part=PARTS)
-
 
 if CONFIG.search is not None:
     # A search for a new chain is no reason to pack the alignments of others again: `index` refuses
     # alignments that have come since their bucket was packed.
     SEARCHED = [ancient(f"{RUN}/searched.done")]
     SEARCH_SETTINGS = settings("search.steps", "search.given", "search.query_alone")
-
-    localrules:
-        searched,
 
     rule unaligned:
         # One list for all buckets: a sequence may be in several.
@@ -93,6 +66,7 @@ if CONFIG.search is not None:
             expand(rules.search.output, part=PARTS),
         output:
             touch("<results>/searched.done"),
+        localrule: True
 
     # These wait for no training, so that a GPU never waits for a search.
     use rule search as search_sequences with:

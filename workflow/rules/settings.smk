@@ -24,13 +24,19 @@ from scalefold.io.atomic import check_writable
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of
 
+GIVEN = "given"
 overrides = workflow.config_settings.config
 try:
     files = [Path(path) for path in workflow.configfiles]
     CONFIG = load_config(files, overrides)
     STAGES = load_stages(files, overrides)
-    # Of stages that are mixed with predicted structures: the stage whose weights predict these.
-    TEACHERS = teachers(STAGES)
+    # The trainings of the run, in order, by a hash of the settings that the weights depend on.
+    KEYS = {stage: run_key(config) for stage, config in STAGES.items()}
+    # Of those that are mixed with predicted structures: the training whose weights predict these.
+    TEACHERS = {
+        KEYS[stage]: GIVEN if teacher is None else KEYS[teacher]
+        for stage, teacher in teachers(STAGES).items()
+    }
     # With given weights there is nothing but predictions.
     rows = [] if CONFIG.predict.weights else read_chains(CONFIG.data.chains)
     # Fetched and packed are `rows`. Only index and training ask for the splits of data.splits.
@@ -58,14 +64,13 @@ for row in rows:
     CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.num_buckets), []).append(row)
 BUCKETS = [f"{bucket:05d}" for bucket in sorted(CHAINS)]
 
-# The trainings of the run, in order, by a hash of the settings that the weights depend on.
-KEYS = {stage: run_key(config) for stage, config in STAGES.items()}
 TRAININGS = {KEYS[stage]: config for stage, config in STAGES.items()}
 REPORTS = {f"-{stage}" if stage else "": key for stage, key in KEYS.items()}
 
 RUN = (CONFIG.results / CONFIG.run_name).as_posix()
 SHARDS = f"{RUN}/shards"
 TRAINING = f"{RUN}/weights/{{key}}"
+CHECKPOINT = f"{TRAINING}/step-{{step}}"
 TRAINED = f"{TRAINING}/training.done"
 FAILED = f"{TRAINING}/{FAILED_MARK}"
 
@@ -92,12 +97,6 @@ wildcard_constraints:
     purpose="predictions|distilled",
     teacher="[0-9a-f]{12}|given",
     of=f"(?:{'|'.join(REPORTS)})",
-
-
-localrules:
-    all,
-    config,
-    all_structures,
 
 
 onstart:
@@ -145,42 +144,28 @@ def flat(config):
     return dict(leaves(config.model_dump(mode="json")))
 
 
-def parameters(values):
-    """Settings as parameters: a job reruns when one changes.
+def settings(*sections):
+    """Keys and sections of the configuration as parameters: a job reruns when one changes.
 
     Each is a dictionary, since Snakemake would take braces in a text for wildcards.
     """
-    return [{key: value} for key, value in values.items()]
-
-
-def settings(*sections):
-    """Keys and sections of the configuration as parameters."""
-    return parameters(
-        {
-            key: value
-            for key, value in flat(CONFIG).items()
-            if any(f"{key}.".startswith(f"{section}.") for section in sections)
-        }
-    )
-
-
-# All settings that packing depends on; shards of earlier versions stay valid.
-PACKING = parameters(former_packing_settings(CONFIG))
+    return [
+        {key: value}
+        for key, value in flat(CONFIG).items()
+        if any(f"{key}.".startswith(f"{section}.") for section in sections)
+    ]
 
 
 def training_settings(section, without):
     """All keys of a section but one, with the values of the training of a job's wildcard `key`."""
-    values = {key: flat(config) for key, config in TRAININGS.items()}
+    of = {key: flat(config) for key, config in TRAININGS.items()}
+    first, *_ = of.values()
+    names = [n for n in first if n.startswith(f"{section}.") and n != without]
+    return [lambda wildcards, n=n: {n: of[wildcards.key][n]} for n in names]
 
-    def setting(name):
-        return lambda wildcards: {name: values[wildcards.key][name]}
 
-    names = next(iter(values.values()))
-    return [
-        setting(name)
-        for name in names
-        if name.startswith(f"{section}.") and name != without
-    ]
+# All settings that packing depends on; shards of earlier versions stay valid.
+PACKING = [{key: value} for key, value in former_packing_settings(CONFIG).items()]
 
 
 def literal(folder):
@@ -193,36 +178,11 @@ def growing(amount):
     return lambda wildcards, attempt: amount * attempt
 
 
+@cache
 def hashed(lines):
     return hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:12]
 
 
-@cache
-def hashed_bucket(bucket):
-    return hashed(CHAINS[bucket])
-
-
 def chain_table(wildcards):
     """A bucket's lines of the list of chains, hashed: a changed line concerns its bucket only."""
-    return hashed_bucket(int(wildcards.bucket))
-
-
-rule config:
-    # The complete configuration, as a record of the run.
-    output:
-        "<results>/config.yaml",
-    log:
-        "<logs>/config.log",
-    benchmark:
-        "<benchmarks>/config.tsv"
-    conda:
-        DATA_ENVIRONMENT
-    threads: 1
-    resources:
-        mem_mb=growing(500),
-        runtime=5,
-    params:
-        *parameters(flat(CONFIG)),
-        config=given_configuration,
-    shell:
-        "scalefold config show {params.config} > {output:q} 2> {log:q}"
+    return hashed(tuple(CHAINS[int(wildcards.bucket)]))

@@ -51,6 +51,7 @@ rule all_structures:
         expand(rules.structures.output, bucket=BUCKETS),
     output:
         touch("<results>/structures.done"),
+    localrule: True
 
 
 rule pack:
@@ -112,7 +113,7 @@ rule index:
         runtime=60,
     params:
         *PACKING,
-        *([] if CONFIG.data.splits is None else [hashed(LISTED)]),
+        *([] if CONFIG.data.splits is None else [hashed(tuple(LISTED))]),
         config=given_configuration,
         raw=literal(f"{RUN}/raw"),
         shards=literal(SHARDS),
