@@ -1,19 +1,16 @@
-# Functions: what a training learns from; which checkpoints it has, since no rule declares these; its
-# evaluations.
+# Functions: what a training learns from, and what it has left: checkpoints, which no rule declares,
+# and their evaluations.
 from scalefold.config import initial_weights_sha256
 from scalefold.checkpoint.published import passed_steps, steps_made_from
 from scalefold.checkpoint.target import read_end
 from scalefold.shards.manifest import data_hash
 
 ASYNC = CONFIG.evaluation.mode == "async"
-DISTILLED = f"{RUN}/distilled/{{teacher}}"
 
 
 def shards_of(key):
     """The folder that a training reads."""
-    if key not in TEACHERS:
-        return SHARDS
-    return f"{DISTILLED}/shards".format(teacher=TEACHERS[key])
+    return f"{RUN}/distilled/{TEACHERS[key]}/shards" if key in TEACHERS else SHARDS
 
 
 def training_shards(wildcards):

@@ -9,7 +9,7 @@ use rule predict as predict_distilled with:
         searched=searches("distilled"),
         checkpoint=teacher_mark,
     output:
-        f"{DISTILLED}/predictions/{{part}}/predictions.tsv",
+        "<results>/distilled/{teacher}/predictions/{part}/predictions.tsv",
     log:
         "<logs>/predict_distilled/{teacher}/{part}.log",
     benchmark:
@@ -32,9 +32,9 @@ rule distil:
             allow_missing=True,
         ),
     output:
-        index=f"{DISTILLED}/shards/index.arrow",
-        manifest=f"{DISTILLED}/shards/manifest.json",
-        table=f"{DISTILLED}/shards/distilled.tsv",
+        index="<results>/distilled/{teacher}/shards/index.arrow",
+        manifest="<results>/distilled/{teacher}/shards/manifest.json",
+        table="<results>/distilled/{teacher}/shards/distilled.tsv",
     log:
         "<logs>/distil/{teacher}.log",
     benchmark:

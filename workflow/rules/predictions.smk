@@ -1,5 +1,5 @@
-# Functions: which sequences are predicted, and what `scalefold predict` is given. They are those of
-# `predict.fasta`, for their own sake, and of `distillation.fasta`, to be learnt from.
+# Functions: what `scalefold predict` is given, for the sequences of `predict.fasta`, and for those of
+# `distillation.fasta`, which are learnt from.
 SEQUENCES = {"predictions": CONFIG.predict, "distilled": CONFIG.distillation}
 PARTS = [f"{part:05d}" for part in range(CONFIG.search.jobs if CONFIG.search else 0)]
 
@@ -23,12 +23,9 @@ def predictions(wildcards):
         # With an evaluation beside it, a training may end early.
         step = published_at_end(key)[-1] if ASYNC else config.training.steps
         of = f"{key}/step-{step:08d}"
-    relax = CONFIG.predict.relax
-    return (
-        f"{RUN}/relaxed/{of}/.relaxed"
-        if relax
-        else f"{RUN}/predictions/{of}/.predicted"
-    )
+    if CONFIG.predict.relax:
+        return f"{RUN}/relaxed/{of}/.relaxed"
+    return f"{RUN}/predictions/{of}/.predicted"
 
 
 def alignment_options(purpose):
@@ -98,8 +95,8 @@ def given_teacher(wildcards):
 
 def teacher_weights(wildcards):
     """The averaged weights that a training ends with, or given ones."""
-    for given in given_teacher(wildcards):
-        return str(given)
+    if wildcards.teacher == GIVEN:
+        return given_teacher(wildcards)[0].as_posix()
     steps = TRAININGS[wildcards.teacher].training.steps
     return CHECKPOINT.format(key=wildcards.teacher, step=f"{steps:08d}")
 

@@ -41,24 +41,24 @@ try:
     rows = [] if CONFIG.predict.weights else read_chains(CONFIG.data.chains)
     # Fetched and packed are `rows`. Only index and training ask for the splits of data.splits.
     LISTED = rows and with_splits(rows, CONFIG.data)
-    check_writable(CONFIG.results / CONFIG.run_name, "results")
-    CONFIG = with_bucket_count(
-        CONFIG, CONFIG.results / CONFIG.run_name / "shards", rows
-    )
+    folder = CONFIG.results / CONFIG.run_name
+    check_writable(folder, "results")
+    CONFIG = with_bucket_count(CONFIG, folder / "shards", rows)
     if DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method:
         check_image(CONFIG)
 except InputError as error:
     hint = (
-        ""
-        if workflow.overwrite_configfiles
-        else "\nNo --configfile was given, so config.yaml was taken. The demo: "
+        "\nNo --configfile was given, so config.yaml was taken. The demo: "
         "`snakemake --profile local --configfile demo/config.yaml`"
     )
-    raise WorkflowError(f"{error}{hint}") from None
+    raise WorkflowError(
+        f"{error}{'' if workflow.overwrite_configfiles else hint}"
+    ) from None
 validate(
     CONFIG.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False
 )
 
+# The list of chains, in buckets.
 CHAINS = {}
 for row in rows:
     CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.num_buckets), []).append(row)
@@ -67,7 +67,7 @@ BUCKETS = [f"{bucket:05d}" for bucket in sorted(CHAINS)]
 TRAININGS = {KEYS[stage]: config for stage, config in STAGES.items()}
 REPORTS = {f"-{stage}" if stage else "": key for stage, key in KEYS.items()}
 
-RUN = (CONFIG.results / CONFIG.run_name).as_posix()
+RUN = folder.as_posix()
 SHARDS = f"{RUN}/shards"
 TRAINING = f"{RUN}/weights/{{key}}"
 CHECKPOINT = f"{TRAINING}/step-{{step}}"
