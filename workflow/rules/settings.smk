@@ -23,6 +23,8 @@ from scalefold.raw.split_list import with_splits
 from scalefold.io.atomic import check_writable
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of
+from scalefold.shards.manifest import is_former
+from scalefold.shards.repack_hint import PACK_ALIGNMENTS_AGAIN
 
 GIVEN = "given"
 overrides = workflow.config_settings.config
@@ -186,3 +188,13 @@ def hashed(lines):
 def chain_table(wildcards):
     """A bucket's lines of the list of chains, hashed: a changed line concerns its bucket only."""
     return hashed(tuple(CHAINS[int(wildcards.bucket)]))
+
+
+def of_this_version(wildcards):
+    """Refuse shards of schema version 1 before Snakemake deletes any; no input."""
+    asked_for = "fetch_alignments" in workflow.dag_settings.forcerun
+    if workflow.is_main_process and is_former(Path(SHARDS)) and not asked_for:
+        raise WorkflowError(
+            f"{SHARDS} holds shards of schema version 1. {PACK_ALIGNMENTS_AGAIN}"
+        )
+    return []

@@ -3,20 +3,6 @@
 # index of all buckets, with the templates that the hits lead to, stage `index`.
 import time
 
-from scalefold.shards.manifest import is_former
-from scalefold.shards.repack_hint import PACK_ALIGNMENTS_AGAIN
-
-# Only the given command has such settings, its jobs have not.
-if (
-    workflow.is_main_process
-    and rows
-    and is_former(Path(SHARDS))
-    and "fetch_alignments" not in workflow.dag_settings.forcerun
-):
-    raise WorkflowError(
-        f"{SHARDS} holds shards of schema version 1. {PACK_ALIGNMENTS_AGAIN}"
-    )
-
 
 rule structures:
     input:
@@ -87,6 +73,7 @@ rule pack:
 
 rule index:
     input:
+        of_this_version,
         expand([*rules.structures.output, *rules.pack.output], bucket=BUCKETS),
         expand(
             "<results>/raw/rejected-{kind}-{bucket}.tsv",
