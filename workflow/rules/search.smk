@@ -1,4 +1,4 @@
-# Searches for alignments: of chains that the mirrors have none of, and of sequences to predict.
+# Searches for alignments: of sequences to predict, and of chains that the mirrors have none of.
 # Without a section `search` there are no such rules, and nothing else depends on one.
 SEARCHED = []
 SEARCH_SETTINGS = []
@@ -8,6 +8,32 @@ if CONFIG.search is not None:
     # alignments that have come since their bucket was packed.
     SEARCHED = [ancient(f"{RUN}/searched.done")]
     SEARCH_SETTINGS = settings("search.steps", "search.given", "search.query_alone")
+
+    rule search_sequences:
+        # Waits for no training, so that a GPU never waits for a search.
+        input:
+            lambda wildcards: str(SEQUENCES[wildcards.purpose].fasta),
+        output:
+            "<results>/{purpose}/searched/rejected-search-{part}.tsv",
+        log:
+            "<logs>/search_sequences/{purpose}/{part}.log",
+        benchmark:
+            "<benchmarks>/search_sequences/{purpose}/{part}.tsv"
+        retries: 2
+        conda:
+            DATA_ENVIRONMENT
+        threads: CONFIG.search.threads
+        resources:
+            mem_mb=growing(CONFIG.search.job_megabytes),
+            runtime=1440,
+        params:
+            *SEARCH_SETTINGS,
+            *settings("search.jobs"),
+            config=given_configuration,
+            out=lambda wildcards: f"{RUN}/{wildcards.purpose}/searched",
+        shell:
+            "scalefold search {input:q} {params.config} --out {params.out:q}"
+            " --part {wildcards.part}/{CONFIG.search.jobs} 2>&1 | tee -i {log:q}"
 
     rule unaligned:
         # One list for all buckets: a sequence may be in several.
@@ -35,7 +61,7 @@ if CONFIG.search is not None:
             "scalefold unaligned {params.config} --raw {params.raw:q} --shards {params.shards:q}"
             " --out {output:q} 2>&1 | tee -i {log:q}"
 
-    rule search:
+    use rule search_sequences as search with:
         input:
             rules.unaligned.output,
         output:
@@ -44,21 +70,8 @@ if CONFIG.search is not None:
             "<logs>/search/{part}.log",
         benchmark:
             "<benchmarks>/search/{part}.tsv"
-        retries: 2
-        conda:
-            DATA_ENVIRONMENT
-        threads: CONFIG.search.threads
-        resources:
-            mem_mb=growing(CONFIG.search.job_megabytes),
-            runtime=1440,
         params:
-            *SEARCH_SETTINGS,
-            config=given_configuration,
-            parts=CONFIG.search.jobs,
-            raw=literal(f"{RUN}/raw"),
-        shell:
-            "scalefold search {input:q} {params.config} --out {params.raw:q}"
-            " --part {wildcards.part}/{params.parts} 2>&1 | tee -i {log:q}"
+            out=literal(f"{RUN}/raw"),
 
     rule searched:
         # One edge into each `pack` instead of one from every search.
@@ -67,16 +80,3 @@ if CONFIG.search is not None:
         output:
             touch("<results>/searched.done"),
         localrule: True
-
-    # These wait for no training, so that a GPU never waits for a search.
-    use rule search as search_sequences with:
-        input:
-            lambda wildcards: str(SEQUENCES[wildcards.purpose].fasta),
-        output:
-            "<results>/{purpose}/searched/rejected-search-{part}.tsv",
-        log:
-            "<logs>/search_sequences/{purpose}/{part}.log",
-        benchmark:
-            "<benchmarks>/search_sequences/{purpose}/{part}.tsv"
-        params:
-            raw=lambda wildcards: f"{RUN}/{wildcards.purpose}/searched",
