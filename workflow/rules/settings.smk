@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+import time
 from functools import cache
 from pathlib import Path
 

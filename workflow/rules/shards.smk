@@ -1,7 +1,7 @@
-# Arrow shards, by `scalefold pack`. Rule `structures` packs a bucket's structures, stage `structures`
-# of the command; rule `pack` its alignments and template hits, stage `alignments`; rule `index` the
-# index of all buckets, with the templates that the hits lead to, stage `index`.
-import time
+# Arrow shards.
+#   structures: `scalefold pack --stage structures`, a bucket's structures
+#   pack: `scalefold pack --stage alignments`, a bucket's alignments and template hits
+#   index: `scalefold pack --stage index`, the index of all buckets, with the templates of the hits
 
 
 rule structures:
