@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,7 @@ from scalefold.raw.chains import (
     REJECTED_COLUMNS,
     ChainRow,
     Rejected,
+    Split,
     alignment_folder,
     entry_of,
     read_chains,
@@ -29,7 +30,7 @@ from scalefold.raw.chains import (
 )
 from scalefold.raw.fetched import check_raw
 from scalefold.raw.split_list import with_splits
-from scalefold.shards.all_buckets import read_buckets
+from scalefold.shards.all_buckets import read_buckets, read_sources
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of, filled_buckets
 from scalefold.shards.index_table import index_table
@@ -43,7 +44,6 @@ from scalefold.shards.schema import (
     SCHEMA_VERSION,
     shard_file,
 )
-from scalefold.shards.summary import MsaSummary
 from scalefold.shards.template_store import TemplateStore
 from scalefold.shards.writer import ShardFacts, write_shard
 
@@ -94,6 +94,7 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
         {name: [getattr(row, name) for row in rows] for name in _LIST.names}, _LIST
     )
     del rows  # of the PDB 100 MB
+    source = read_sources(out, buckets, config)  # first, since they are as large as all the rest
     packed = read_buckets(out, buckets, config)
     bad = pa.array([rejection.chain_key for rejection in packed.set_aside], pa.string())
     _check_searched(chains, packed.searched, config)
@@ -103,9 +104,9 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
     unaligned = _without_alignment(keys, config)
     _check_still_absent(config, raw, unaligned)
     set_aside = [*packed.set_aside, *unaligned]
-    missing = {rejection.chain_key for rejection in set_aside}
+    missing = list({rejection.chain_key for rejection in set_aside})
     rejected = _with_reasons_of_fetch(set_aside, raw)
-    splits = Counter(index["split"].to_pylist())
+    splits = {s: _number(pc.equal(index["split"], s)) for s in get_args(Split)}
     if not splits["train"] + splits["validation"]:
         reasons = listed([f"{r.chain_key}: {r.reason}" for r in rejected])
         raise InputError(
@@ -114,8 +115,9 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
         )
     store = TemplateStore(out, packed.chains)
     templates, template_hits = _locate(
-        config, out, packed.alignments, index, store, console or Console(stderr=True)
+        config, out, buckets, packed.alignments, index, store, console or Console(stderr=True)
     )
+    template_hits.update(packed.left_out)
     with write_shard(out / INDEX_FILE, "index") as shard:
         for batch in index.to_batches():
             shard.add_batch(batch)
@@ -123,17 +125,17 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         config_hash=packing_hash(config),
-        source=packed.source,
+        source=source,
         counts={
-            **{f"chains, {split}": splits[split] for split in ("train", "validation", "template")},
+            **{f"chains, {split}": number for split, number in splits.items()},
             "chains set aside": len(missing),
-            "chains set aside, kept as templates": sum(
-                key in missing for key in index["chain_key"].to_pylist()
+            "chains set aside, kept as templates": _number(
+                pc.is_in(index["chain_key"], value_set=pa.array(missing, pa.string()))
             ),
-            "alignments": sum(len(summary.rows) for summary in packed.alignments),
+            "alignments": len(packed.alignments),
             **{f"template hits, {o}": template_hits[o] for o in sorted(TEMPLATE_OUTCOMES)},
             **_query_alone(index, packed.alignments),
-            **_notes(packed.alignments),
+            **dict(sorted(packed.notes.items())),
         },
         files=tuple(sorted([shard.facts, table, *packed.shards, *templates], key=lambda f: f.file)),
     )
@@ -141,46 +143,38 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
     return manifest
 
 
-def _query_alone(index: pa.Table, alignments: Sequence[MsaSummary]) -> dict[str, int]:
+def _query_alone(index: pa.Table, alignments: pa.Table) -> dict[str, int]:
     """Count the chains whose alignment is their sequence alone; nothing where there is none."""
-    alone = {
-        (summary.head.bucket, facts.row)
-        for summary in alignments
-        for facts in summary.rows
-        if facts.num_rows == 1
-    }
-    places = zip(index["msa_shard"].to_pylist(), index["msa_row"].to_pylist(), strict=True)
-    number = sum(place in alone for place in places)
+
+    def places(table: pa.Table) -> pa.ChunkedArray:
+        return pc.add(pc.multiply(table["msa_shard"].cast(pa.int64()), 2**32), table["msa_row"])
+
+    alone = places(alignments.filter(alignments["is_alone"]))
+    number = _number(pc.is_in(places(index), value_set=alone))
     return {QUERY_ALONE: number} if number else {}
 
 
-def _notes(alignments: Sequence[MsaSummary]) -> dict[str, int]:
-    """Count what is unusual in alignments; what there is none of is left out."""
-    counts: Counter[str] = Counter()
-    for facts in (facts for summary in alignments for facts in summary.rows):
-        if facts.num_other_parents:
-            counts["alignments with an earlier letter of a modified residue"] += 1
-        for source, number in facts.cut.items():
-            counts[f"alignment rows left out, {source}"] += number
-    return dict(sorted(counts.items()))
+def _number(chosen: pa.ChunkedArray) -> int:
+    number: int = pc.sum(chosen, min_count=0).as_py()
+    return number
 
 
 def _locate(
     config: Config,
     out: Path,
-    alignments: Sequence[MsaSummary],
+    buckets: Sequence[int],
+    alignments: pa.Table,
     index: pa.Table,
     store: TemplateStore,
     console: Console,
 ) -> tuple[list[ShardFacts], Counter[str]]:
     """Write the templates of all buckets; return their files, and counts of hits."""
+    users = index.select(["msa_shard", "msa_row", "chain_key", "release_date"])
     files: list[ShardFacts] = []
     counts: Counter[str] = Counter()
-    for summary in track(
-        alignments, description="templates, buckets", console=console, disable=not alignments
-    ):
-        users = index.filter(pc.equal(index["msa_shard"], summary.head.bucket))
-        facts, outcomes = locate_templates(out, summary, users, store, config.shards)
+    for bucket in track(buckets, description="templates, buckets", console=console):
+        rows, users_of = (t.filter(pc.equal(t["msa_shard"], bucket)) for t in (alignments, users))
+        facts, outcomes = locate_templates(out, bucket, rows, users_of, store, config.shards)
         files.append(facts)
         counts.update(outcomes)
     return files, counts
