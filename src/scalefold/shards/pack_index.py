@@ -87,6 +87,7 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
         chains or other structures; or no chain for training or validation is left.
     """
     check_raw(raw)
+    pa.array([])  # imports pandas; among the objects of `rows`, it would keep their memory
     rows = with_splits(read_chains(config.data.chains), config.data)
     config = with_bucket_count(config, out, rows)
     buckets = filled_buckets(rows, config.data.num_buckets)
