@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import Rejected
 from scalefold.shards.alignment_table import ALIGNMENT_COLUMNS, alignment_columns
+from scalefold.shards.chain_list import check_searched, check_table
 from scalefold.shards.chain_table import chain_columns, chain_table
 from scalefold.shards.repack_hint import pack_command
 from scalefold.shards.source_files import Snapshot, source_columns
@@ -33,11 +35,9 @@ class PackedBuckets:
     Parameters
     ----------
     chains
-        See :func:`~.chain_table.chain_table`.
+        See :func:`~.chain_table.chain_table`; with the split of each chain.
     alignments
         See :func:`~.alignment_table.alignment_columns`, by bucket and row.
-    searched
-        Keys of the chains whose alignments were looked for.
     set_aside
         Chains that packing has set aside, and why.
     shards
@@ -50,7 +50,6 @@ class PackedBuckets:
 
     chains: pa.Table
     alignments: pa.Table
-    searched: pa.ChunkedArray
     set_aside: list[Rejected]
     shards: list[ShardFacts]
     left_out: Counter[str]
@@ -66,17 +65,26 @@ def read_sources(folder: Path, buckets: Sequence[int], config: Config) -> Snapsh
     )
 
 
-def read_buckets(folder: Path, buckets: Sequence[int], config: Config) -> PackedBuckets:
+def read_buckets(
+    folder: Path, buckets: Sequence[int], listed: pa.Table, config: Config
+) -> PackedBuckets:
     """Read the summaries of some buckets; of each, only what is needed stays in memory.
+
+    Parameters
+    ----------
+    folder, buckets
+    listed
+        See :func:`~.chain_list.list_table`.
+    config
+        Sections ``data`` and ``shards``.
 
     Raises
     ------
     InputError
-        One is missing, damaged, or was packed with other settings; a shard does not have its size;
-        or alignments are of other chains than are packed now.
+        One is missing, damaged, or was packed with other settings or another list of chains; a
+        shard does not have its size; or alignments are of other chains than are packed now.
     """
     alignments: list[pa.RecordBatch] = []
-    searched: list[pa.Array] = []
     set_aside: list[Rejected] = []
     shards: list[ShardFacts] = []
     left_out: Counter[str] = Counter()
@@ -88,24 +96,36 @@ def read_buckets(folder: Path, buckets: Sequence[int], config: Config) -> Packed
             summary = read_msa_summary(folder, bucket, config)
             _check_one_run(folder, chains, summary)
             alignments.append(alignment_columns(summary))
-            searched.append(pa.array(summary.chains, pa.string()))
             set_aside.extend((*chains.head.rejected, *summary.head.rejected))
             shards.extend((summary.hits, chains.head.shard, summary.head.shard))
             left_out.update(summary.template_hits)
             notes.update(_notes(summary))
-            yield chain_columns(chains)
+            yield _with_splits(
+                chains, summary, listed.filter(pc.equal(listed["bucket"], bucket)), config
+            )
 
     chains = chain_table(chains_of_each())
     _check_sizes(folder, shards)
     return PackedBuckets(
         chains,
         pa.Table.from_batches(alignments, ALIGNMENT_COLUMNS).combine_chunks(),
-        pa.chunked_array(searched, pa.string()),
         set_aside,
         shards,
         left_out,
         notes,
     )
+
+
+def _with_splits(
+    chains: ChainSummary, alignments: MsaSummary, listed: pa.Table, config: Config
+) -> pa.RecordBatch:
+    """Return the chains of a bucket with their splits, after a check that they are as listed."""
+    packed = chain_columns(chains)
+    bad = [rejection.chain_key for rejection in (*chains.head.rejected, *alignments.head.rejected)]
+    check_searched(listed, alignments.chains, config)
+    check_table(listed, packed, bad, config)
+    place = pc.index_in(packed["chain_key"], value_set=listed["chain_key"])
+    return packed.append_column("split", listed["split"].combine_chunks().take(place))
 
 
 def _notes(summary: MsaSummary) -> Counter[str]:

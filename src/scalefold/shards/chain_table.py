@@ -36,8 +36,9 @@ def chain_columns(summary: ChainSummary) -> pa.RecordBatch:
 
 def chain_table(buckets: Iterable[pa.RecordBatch]) -> pa.Table:
     """Return the `chain_columns` of some buckets together, sorted by chain key."""
-    columns = pa.Table.from_batches(buckets, _SCHEMA).columns
-    order = pc.sort_indices(columns[_SCHEMA.get_field_index("chain_key")])
-    for number in range(len(columns)):  # one by one: the table would be in memory twice
-        columns[number] = columns[number].take(order).combine_chunks()
-    return pa.Table.from_arrays(columns, schema=_SCHEMA)
+    table = pa.Table.from_batches(buckets)
+    order = pc.sort_indices(table["chain_key"])
+    for number, field in enumerate(table.schema):  # one by one: all would be in memory twice
+        table = table.set_column(number, field, table[number].take(order))
+        pa.default_memory_pool().release_unused()
+    return table

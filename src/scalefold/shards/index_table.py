@@ -15,29 +15,24 @@ _BUCKETS: Final = 2**31
 
 
 def index_table(
-    chains: pa.Table, packed: pa.Table, alignments: pa.Table, bad: pa.Array
+    packed: pa.Table, alignments: pa.Table, bad: pa.Array
 ) -> tuple[pa.Table, list[str]]:
     """Return the index, sorted by chain key, and the keys of the chains without an alignment.
 
     Parameters
     ----------
-    chains
-        The list of chains, with the columns of `ChainRow`.
     packed
-        See :func:`~.chain_table.chain_table`; all of them are listed.
+        See :func:`~.chain_table.chain_table`; with the split of each chain.
     alignments
         See :func:`~.alignment_table.alignment_columns`; of all buckets, in their order.
     bad
         Keys of the chains that packing has set aside.
     """
-    places = pc.index_in(packed["chain_key"], value_set=chains["chain_key"])
-    split = chains["split"].take(places)
-    is_sample = pc.and_(
-        pc.not_equal(split, "template"), pc.invert(pc.is_in(packed["chain_key"], value_set=bad))
-    )
+    is_bad = pc.is_in(packed["chain_key"], value_set=bad)
+    is_sample = pc.and_not(pc.not_equal(packed["split"], "template"), is_bad)
     place = pc.if_else(is_sample, _alignment_of_each(packed, alignments), None)
     is_aligned = pc.is_valid(place)
-    split = pc.if_else(is_aligned, split, "template")
+    split = pc.if_else(is_aligned, packed["split"], "template")
     columns = {
         "split": split,
         "msa_shard": alignments["msa_shard"].take(place),

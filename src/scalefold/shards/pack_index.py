@@ -19,7 +19,6 @@ from scalefold.errors import InputError, listed
 from scalefold.io.atomic import atomic_file
 from scalefold.raw.chains import (
     REJECTED_COLUMNS,
-    ChainRow,
     Rejected,
     Split,
     alignment_folder,
@@ -33,11 +32,12 @@ from scalefold.raw.split_list import with_splits
 from scalefold.shards.all_buckets import read_buckets, read_sources
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of, filled_buckets
+from scalefold.shards.chain_list import list_table
 from scalefold.shards.index_table import index_table
 from scalefold.shards.locate_templates import TEMPLATE_OUTCOMES, locate_templates
 from scalefold.shards.manifest import QUERY_ALONE, Manifest
 from scalefold.shards.pack_alignments import STAYS
-from scalefold.shards.repack_hint import PACK_ALL_AGAIN, pack_command
+from scalefold.shards.repack_hint import pack_command
 from scalefold.shards.schema import (
     INDEX_FILE,
     REJECTED_FILE,
@@ -48,7 +48,6 @@ from scalefold.shards.template_store import TemplateStore
 from scalefold.shards.writer import ShardFacts, write_shard
 
 STAGE: Final = "index"
-_LIST: Final = pa.schema((name, pa.string()) for name in ChainRow._fields)
 
 
 def pack_index(config: Config, raw: Path, out: Path, console: Console | None = None) -> Manifest:
@@ -91,17 +90,14 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
     rows = with_splits(read_chains(config.data.chains), config.data)
     config = with_bucket_count(config, out, rows)
     buckets = filled_buckets(rows, config.data.num_buckets)
-    chains = pa.Table.from_pydict(
-        {name: [getattr(row, name) for row in rows] for name in _LIST.names}, _LIST
-    )
+    num_listed, chains = len(rows), list_table(rows, config.data.num_buckets)
     del rows  # of the PDB 100 MB
     source = read_sources(out, buckets, config)  # first, since they are as large as all the rest
-    packed = read_buckets(out, buckets, config)
-    bad = pa.array([rejection.chain_key for rejection in packed.set_aside], pa.string())
-    _check_searched(chains, packed.searched, config)
-    _check_table(chains, packed.chains, bad, config)
+    packed = read_buckets(out, buckets, chains, config)
+    del chains
 
-    index, keys = index_table(chains, packed.chains, packed.alignments, bad)
+    bad = pa.array([rejection.chain_key for rejection in packed.set_aside], pa.string())
+    index, keys = index_table(packed.chains, packed.alignments, bad)
     unaligned = _without_alignment(keys, config)
     _check_still_absent(config, raw, unaligned)
     set_aside = [*packed.set_aside, *unaligned]
@@ -111,10 +107,11 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
     if not splits["train"] + splits["validation"]:
         reasons = listed([f"{r.chain_key}: {r.reason}" for r in rejected])
         raise InputError(
-            f"{out}: no chain for training or validation is left of the {len(chains)} listed in "
+            f"{out}: no chain for training or validation is left of the {num_listed} listed in "
             f"{config.data.chains}" + (f":{reasons}" if rejected else ": all are in split template")
         )
-    store = TemplateStore(out, packed.chains)
+    store = TemplateStore(out, index)
+    pa.default_memory_pool().release_unused()  # the store's sequences are not in it
     templates, template_hits = _locate(
         config, out, buckets, packed.alignments, index, store, console or Console(stderr=True)
     )
@@ -189,40 +186,6 @@ def _without_alignment(keys: Sequence[str], config: Config) -> list[Rejected]:
     return [Rejected(key, STAGE, reason) for key in keys]
 
 
-def _check_table(chains: pa.Table, packed: pa.Table, bad: pa.Array, config: Config) -> None:
-    """Check that buckets were packed with the lines that the table of chains has now."""
-    keys, packed_keys = chains["chain_key"], packed["chain_key"]
-    place = pc.index_in(keys, value_set=packed_keys)
-    is_lost = pc.and_not(pc.is_null(place), pc.is_in(keys, value_set=bad))
-    is_gone = pc.invert(pc.is_in(packed_keys, value_set=keys))
-    then, now = packed["cluster_id"].take(place), chains["cluster_id"]
-    is_moved = pc.and_(pc.is_valid(place), pc.not_equal(then.fill_null(""), now.fill_null("")))
-    moved = pa.table([keys, now, then], ["key", "now", "then"]).filter(is_moved).to_pylist()
-    faults = {
-        **{m["key"]: f"is now of cluster {m['now']!r}, was packed as {m['then']!r}" for m in moved},
-        **dict.fromkeys(keys.filter(is_lost).to_pylist(), "is new since its bucket was packed"),
-        **dict.fromkeys(packed_keys.filter(is_gone).to_pylist(), "is no longer listed, but packed"),
-    }
-    if faults:
-        key = min(faults)
-        raise InputError(
-            f"{config.data.chains}: chain {key} {faults[key]}. {_pack_again(key, config)}"
-        )
-
-
-def _check_searched(chains: pa.Table, searched: pa.ChunkedArray, config: Config) -> None:
-    """Check that packing looked for the alignments of all chains but templates."""
-    is_due = pc.and_not(
-        pc.not_equal(chains["split"], "template"),
-        pc.is_in(chains["chain_key"], value_set=searched),
-    )
-    for row in chains.filter(is_due).slice(0, 1).to_pylist():
-        raise InputError(
-            f"{config.data.chains}: {row['chain_key']} is in split {row['split']}, it was new or a "
-            f"template when its bucket was packed. {_pack_again(row['chain_key'], config)}"
-        )
-
-
 def _check_still_absent(config: Config, raw: Path, unaligned: Sequence[Rejected]) -> None:
     """Check that chains without an alignment have none: a search may have brought one since."""
     for rejection in unaligned:
@@ -235,12 +198,6 @@ def _check_still_absent(config: Config, raw: Path, unaligned: Sequence[Rejected]
                 f"again: in the workflow delete {file} and give the same snakemake command, by "
                 f"hand {pack_command(file)}"
             )
-
-
-def _pack_again(chain_key: str, config: Config) -> str:
-    """How a chain's bucket is fixed, for errors."""
-    bucket = bucket_of(entry_of(chain_key), config.data.num_buckets)
-    return f"Pack bucket {bucket} again; {PACK_ALL_AGAIN}."
 
 
 def _with_reasons_of_fetch(set_aside: Sequence[Rejected], raw: Path) -> list[Rejected]:

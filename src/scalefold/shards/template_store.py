@@ -48,10 +48,11 @@ class TemplateStore:
     def __init__(self, folder: Path, chains: pa.Table) -> None:
         self._folder = folder
         names = ["chain_key", "chain_shard", "chain_row", "seq_id", "release_date"]
-        seq_ids = chains["seq_id"].combine_chunks().dictionary_encode()
-        self._chains = chains.select(names).append_column("sequence", seq_ids.indices)
-        self._keys = pa.concat_arrays(chains["chain_key"].chunks)
-        self._sequences: list[str | None] = [None] * len(seq_ids.dictionary)
+        seq_ids = pc.unique(chains["seq_id"])
+        numbers = pc.index_in(chains["seq_id"], value_set=seq_ids)
+        self._chains = chains.select(names).append_column("sequence", numbers)
+        self._keys = chains["chain_key"]
+        self._sequences: list[str | None] = [None] * len(seq_ids)
         self._entry = functools.lru_cache(_ENTRIES)(self._read_entry)
 
     def sequences(self, entry_id: str) -> dict[str, str]:
