@@ -44,23 +44,7 @@ def check_searched(listed: pa.Table, searched: Sequence[str], config: Config) ->
 def check_table(
     listed: pa.Table, packed: pa.RecordBatch, bad: Sequence[str], config: Config
 ) -> None:
-    """Check that a bucket was packed with the lines that the list of chains has now.
-
-    Parameters
-    ----------
-    listed
-        Lines of the list, of the bucket.
-    packed
-        See :func:`~.chain_table.chain_columns`.
-    bad
-        Chains that packing has set aside.
-    config
-        Names the list.
-
-    Raises
-    ------
-    InputError
-    """
+    """Check that a bucket was packed with the lines that the list of chains has now."""
     keys, packed_keys = listed["chain_key"], packed["chain_key"]
     place = pc.index_in(keys, value_set=packed_keys)
     is_lost = pc.and_not(pc.is_null(place), pc.is_in(keys, value_set=pa.array(bad, pa.string())))
