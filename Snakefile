@@ -1,6 +1,5 @@
 # From raw protein data to trained weights and a report: `snakemake --profile local` runs what
 # config.yaml says, `snakemake --profile local --configfile demo/config.yaml` the demo.
-# workflow/rules/settings.smk checks the settings.
 from snakemake.utils import min_version
 
 min_version("9.27")
@@ -13,30 +12,31 @@ if not workflow.overwrite_configfiles:
 report: "workflow/report/workflow.rst"
 
 
-include: "workflow/rules/settings.smk"
-include: "workflow/rules/mirrors.smk"
-include: "workflow/rules/former.smk"
-include: "workflow/rules/raw.smk"
-include: "workflow/rules/search.smk"
-include: "workflow/rules/shards.smk"
-include: "workflow/rules/launcher.smk"
-include: "workflow/rules/checkpoints.smk"
-include: "workflow/rules/sequences.smk"
-include: "workflow/rules/train.smk"
-include: "workflow/rules/evaluate.smk"
-include: "workflow/rules/report.smk"
-include: "workflow/rules/predict.smk"
-include: "workflow/rules/distil.smk"
+# Functions.
+include: "workflow/rules/settings.smk"  # the checked configuration, and what all rules use
+include: "workflow/rules/mirrors.smk"  # raw files on local mirrors
+include: "workflow/rules/checkpoints.smk"  # what a training learns from, and what it has left
+include: "workflow/rules/launcher.smk"  # how the processes of a training are started
+include: "workflow/rules/predictions.smk"  # what `scalefold predict` is given
+# Rules, in the order of the data. Each calls one command of `scalefold`.
+include: "workflow/rules/raw.smk"  # fetch: raw files, from mirrors to one folder
+include: "workflow/rules/search.smk"  # unaligned, search: alignments that mirrors have none of
+include: "workflow/rules/shards.smk"  # pack, verify: Arrow shards of raw files
+include: "workflow/rules/train.smk"  # train: weights
+include: "workflow/rules/evaluate.smk"  # evaluate: scores of checkpoints
+include: "workflow/rules/report.smk"  # report, mlperf-log: a page and numbers of each training
+include: "workflow/rules/predict.smk"  # predict, relax: structures of sequences
+include: "workflow/rules/distil.smk"  # predict, distil: predicted structures to learn from
 
 
 TRAINED_AND_EVALUATED = [
     # Snakemake only makes a deleted file again if it is asked for.
     rules.index.input,
     rules.index.output,
-    expand(TRAINED, key=KEYS.values()),
-    all_evaluations,
-    expand(f"{RUN}/report{{of}}.{{kind}}", of=REPORTS, kind=["html", "json"]),
-    expand(f"{RUN}/mlperf{{of}}.log", of=REPORTS) if CONFIG.preset == "mlperf" else [],
+    expand(TRAINED, key=TRAININGS),
+    *[lambda wildcards, key=key: evaluations(key) for key in TRAININGS],
+    expand("<results>/report{of}.{kind}", of=REPORTS, kind=["html", "json"]),
+    expand("<results>/mlperf{of}.log", of=REPORTS if CONFIG.preset == "mlperf" else []),
 ]
 
 
@@ -44,6 +44,29 @@ rule all:
     default_target: True
     input:
         *([] if CONFIG.predict.weights else TRAINED_AND_EVALUATED),
-        SEARCHES,
+        searches("predictions"),
         predictions,
-        f"{RUN}/config.yaml",
+        "<results>/config.yaml",
+    localrule: True
+
+
+rule config:
+    # The complete configuration, as a record of the run.
+    output:
+        "<results>/config.yaml",
+    log:
+        "<logs>/config.log",
+    benchmark:
+        "<benchmarks>/config.tsv"
+    localrule: True
+    conda:
+        "envs/data.yaml"
+    threads: 1
+    resources:
+        mem_mb=growing(500),
+        runtime=5,
+    params:
+        *settings(*CONFIG.model_dump()),
+        config=given_configuration,
+    shell:
+        "scalefold config show {params.config} > {output:q} 2> {log:q}"

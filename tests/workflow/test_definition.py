@@ -51,6 +51,14 @@ def test_configuration_errors_are_one_message(
     assert "Traceback" not in output
 
 
+@pytest.mark.parametrize("profile", ["local", "slurm", "test", "workflow/profiles/local"])
+def test_a_missing_configuration_file_is_one_line(template_folder: Path, profile: str) -> None:
+    arguments = ["-n", "--profile", profile, "--configfile", "micro.yaml", "no-such-target"]
+    output = snakemake(*arguments, folder=template_folder)
+    _, message = output.splitlines()  # the first names the profile
+    assert "no-such-target" in message
+
+
 def test_a_list_without_a_chain_to_train_on(template_folder: Path, tmp_path: Path) -> None:
     chains = tmp_path / "chains.tsv"
     chains.write_text("chain_key\tsplit\tcluster_id\n5pti_A\tvalidation\t\n")

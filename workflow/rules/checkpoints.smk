@@ -1,37 +1,24 @@
-# The checkpoints of the trainings: what they learn from, which of them are evaluated, which predict.
+# Functions: what a training learns from, and what it has left: checkpoints, which no rule declares,
+# and their evaluations.
 from scalefold.config import initial_weights_sha256
-from scalefold.config.stages import teachers
 from scalefold.checkpoint.published import passed_steps, steps_made_from
 from scalefold.checkpoint.early_stopping import read_end
 from scalefold.shards.manifest import data_hash
 
 ASYNC = CONFIG.evaluation.mode == "async"
-DISTILLED = f"{RUN}/distilled/{{teacher}}"
-GIVEN = "given"
-try:
-    # Of trainings that are mixed with predicted structures: whose weights predict these.
-    TEACHERS = {
-        KEYS[stage]: GIVEN if teacher is None else KEYS[teacher]
-        for stage, teacher in teachers(STAGES).items()
-    }
-except InputError as error:
-    raise WorkflowError(str(error)) from None
-
-
-def evaluation(key, step):
-    return f"{RUN}/evaluation/{key}/step-{step:08d}.json"
 
 
 def shards_of(key):
     """The folder that a training reads."""
-    if key not in TEACHERS:
-        return SHARDS
-    return f"{DISTILLED}/shards".format(teacher=TEACHERS[key])
+    return f"{RUN}/distilled/{TEACHERS[key]}/shards" if key in TEACHERS else SHARDS
 
 
-def shard_file_of(name):
-    """Input function: a file of that folder."""
-    return lambda wildcards: f"{shards_of(wildcards.key)}/{name}"
+def training_shards(wildcards):
+    return shards_of(key_of(wildcards))
+
+
+def training_manifest(wildcards):
+    return f"{training_shards(wildcards)}/manifest.json"
 
 
 def published(key):
@@ -40,10 +27,9 @@ def published(key):
     Empty if there are no shards yet, or a checkpoint cannot be read: the training says so.
     """
     try:
-        start = initial_weights_sha256(OF_KEY[key][1])
-        return steps_made_from(
-            Path(TRAINING.format(key=key)), data_hash(Path(shards_of(key))), start
-        )
+        start = initial_weights_sha256(TRAININGS[key])
+        data = data_hash(Path(shards_of(key)))
+        return steps_made_from(Path(TRAINING.format(key=key)), data, start)
     except (OSError, ValueError, KeyError):
         return []
 
@@ -60,28 +46,42 @@ def published_at_end(key):
     return steps
 
 
-def passed_without(key):
-    """Steps that a training has passed without a checkpoint, and that are to be published now."""
-    return passed_steps(published(key), OF_KEY[key][1].training)
+def mark_of(key, checkpoint):
+    """The mark of a training's checkpoint that is used; the training has ended then."""
+    checkpoints.train.get(key=key)
+    mark = f"{checkpoint}.ready"
+    if not os.path.exists(mark):
+        raise WorkflowError(
+            f"{mark}: no such file, though the training has ended. Bring the checkpoint back with its "
+            ".ready file, or give the same snakemake command with --forcerun train, which makes what "
+            "training.steps asks for"
+        )
+    return mark
+
+
+def ready_mark(wildcards):
+    key, step = wildcards.key, wildcards.step
+    return mark_of(key, CHECKPOINT.format(key=key, step=step))
+
+
+def evaluation(key, step):
+    return f"{RUN}/evaluation/{key}/step-{step:08d}.json"
 
 
 def has_ended(key):
     """Has a training made its last step, or was it ended? Its last checkpoint may be deleted."""
-    config = OF_KEY[key][1]
+    config, training = TRAININGS[key], Path(TRAINING.format(key=key))
     last = config.training.steps
     if last in published(key) or os.path.exists(evaluation(key, last)):
         return True
     try:
-        training = Path(TRAINING.format(key=key))
-        return (
-            read_end(training, config.evaluation, data_hash(Path(shards_of(key))))
-            is not None
-        )
+        data = data_hash(Path(shards_of(key)))
+        return read_end(training, config.evaluation, data) is not None
     except (OSError, ValueError):
         return False
 
 
-FOLLOWED = [key for key in OF_KEY if ASYNC and not has_ended(key)]
+FOLLOWED = [key for key in TRAININGS if ASYNC and not has_ended(key)]
 
 
 def evaluations(key):
@@ -91,34 +91,17 @@ def evaluations(key):
     """
     if key in FOLLOWED:
         checkpoints.evaluate_beside.get(key=key)
-    scheduled = OF_KEY[key][1].training.published_steps()
-    if not ASYNC and not passed_without(key):
+    training = TRAININGS[key].training
+    scheduled = training.published_steps()
+    if not ASYNC and not passed_steps(published(key), training):
         return [evaluation(key, step) for step in scheduled]
     steps = published_at_end(key)
     # A training that reaches its target ends between two scheduled steps.
-    return [
-        evaluation(key, step)
-        for step in steps
-        if step in scheduled or step == steps[-1]
-    ]
+    wanted = {*scheduled, steps[-1]}
+    return [evaluation(key, step) for step in steps if step in wanted]
 
 
-def all_evaluations(wildcards):
-    return [path for key in OF_KEY for path in evaluations(key)]
-
-
-def ready_mark(wildcards):
-    """The mark of the checkpoint that is used; the training has ended then."""
-    return mark_of(wildcards.key, wildcards.step)
-
-
-def mark_of(key, step):
-    checkpoints.train.get(key=key)
-    mark = f"{TRAINING.format(key=key)}/step-{step}.ready"
-    if not os.path.exists(mark):
-        raise WorkflowError(
-            f"{mark}: no such file, though the training has ended. Bring the checkpoint back with its "
-            ".ready file, or give the same snakemake command with --forcerun train, which makes what "
-            "training.steps asks for"
-        )
-    return mark
+def compared(wildcards):
+    """What a report compares its training with."""
+    wanted = TRAININGS[key_of(wildcards)].report
+    return [path.as_posix() for path in (*wanted.against, wanted.beside) if path]

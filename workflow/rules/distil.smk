@@ -1,22 +1,21 @@
-# Self-distillation: structures of given sequences, by the weights that a training starts from, become
-# chains that it learns from beside the experimental ones. Nothing asks for these rules unless a
-# training has a share of them.
-DISTILLATION_PARTS = [f"{part:05d}" for part in range(CONFIG.distillation.jobs)]
+# Self-distillation: structures of the sequences of `distillation.fasta`, by the weights that a
+# training starts from, become chains that it learns from beside the experimental ones. Nothing asks
+# for these rules unless a training has a share of them.
 
 
 use rule predict as predict_distilled with:
     input:
         fasta=lambda wildcards: str(CONFIG.distillation.fasta),
-        searched=searches("distilled", CONFIG.distillation),
+        searched=searches("distilled"),
         checkpoint=teacher_mark,
     output:
-        f"{DISTILLED}/predictions/{{part}}/predictions.tsv",
+        "<results>/distilled/{teacher}/predictions/{part}/predictions.tsv",
     log:
-        f"{RUN}/logs/predict_distilled/{{teacher}}/{{part}}.log",
+        "<logs>/predict_distilled/{teacher}/{part}.log",
     benchmark:
-        f"{RUN}/benchmarks/predict_distilled/{{teacher}}/{{part}}.tsv"
+        "<benchmarks>/predict_distilled/{teacher}/{part}.tsv"
     params:
-        options=teacher_command,
+        options=with_model(teacher_options, given_teacher),
         settings=teacher_options,  # if they change, it runs again
         checkpoint=teacher_weights,
         out=subpath(output[0], parent=True),
@@ -25,21 +24,21 @@ use rule predict as predict_distilled with:
 rule distil:
     # The shards of the experimental chains are linked, those of predicted structures are beside them.
     input:
-        index=f"{SHARDS}/index.arrow",
-        manifest=f"{SHARDS}/manifest.json",
+        index=rules.index.output.index,
+        manifest=rules.index.output.manifest,
         predictions=expand(
-            f"{DISTILLED}/predictions/{{part}}/predictions.tsv",
-            part=DISTILLATION_PARTS,
+            rules.predict_distilled.output,
+            part=[f"{part:05d}" for part in range(CONFIG.distillation.jobs)],
             allow_missing=True,
         ),
     output:
-        index=f"{DISTILLED}/shards/index.arrow",
-        manifest=f"{DISTILLED}/shards/manifest.json",
-        table=f"{DISTILLED}/shards/distilled.tsv",
+        index="<results>/distilled/{teacher}/shards/index.arrow",
+        manifest="<results>/distilled/{teacher}/shards/manifest.json",
+        table="<results>/distilled/{teacher}/shards/distilled.tsv",
     log:
-        f"{RUN}/logs/distil/{{teacher}}.log",
+        "<logs>/distil/{teacher}.log",
     benchmark:
-        f"{RUN}/benchmarks/distil/{{teacher}}.tsv"
+        "<benchmarks>/distil/{teacher}.tsv"
     conda:
         ENVIRONMENT
     threads: 4
@@ -56,7 +55,7 @@ rule distil:
             "shards",
         ),
         config=given_configuration,
-        alignments=shlex.join(alignment_options("distilled", CONFIG.distillation)),
+        alignments=shlex.join(alignment_options("distilled")),
         predictions=lambda wildcards, input: [
             os.path.dirname(table) for table in input.predictions
         ],

@@ -7,14 +7,14 @@ rule evaluate:
     input:
         checkpoint=ready_mark,
         # Other data have other checkpoints.
-        manifest=lambda wildcards: ancient(f"{shards_of(wildcards.key)}/manifest.json"),
+        manifest=lambda wildcards: ancient(training_manifest(wildcards)),
     output:
-        json=f"{RUN}/evaluation/{{key}}/step-{{step}}.json",
-        table=f"{RUN}/evaluation/{{key}}/step-{{step}}.tsv",
+        json="<results>/evaluation/{key}/step-{step}.json",
+        table="<results>/evaluation/{key}/step-{step}.tsv",
     log:
-        f"{RUN}/logs/evaluate/{{key}}/step-{{step}}.log",
+        "<logs>/evaluate/{key}/step-{step}.log",
     benchmark:
-        f"{RUN}/benchmarks/evaluate/{{key}}/step-{{step}}.tsv"
+        "<benchmarks>/evaluate/{key}/step-{step}.tsv"
     retries: 2
     conda:
         ENVIRONMENT
@@ -25,10 +25,10 @@ rule evaluate:
         gpu=1,
     params:
         # The mode says when, not what.
-        *training_settings("evaluation", without=["evaluation.mode"]),
+        *training_settings("evaluation", without="evaluation.mode"),
         config=given_training,
-        checkpoint=f"{TRAINING}/step-{{step}}",
-        shards=lambda wildcards: shards_of(wildcards.key),
+        checkpoint=CHECKPOINT,
+        shards=training_shards,
     shell:
         "scalefold evaluate {params.checkpoint:q} {params.config} --strict"
         " --shards {params.shards:q} --out {output.json:q} 2>&1 | tee -i {log:q}"
@@ -37,15 +37,13 @@ rule evaluate:
 checkpoint evaluate_beside:
     # Has the inputs of the training, so they run beside each other where resources suffice.
     input:
-        index=shard_file_of("index.arrow"),
-        manifest=shard_file_of("manifest.json"),
-        start=started_from,
+        rules.train.input,
     output:
-        touch(f"{RUN}/evaluation/{{key}}/beside.done"),
+        touch("<results>/evaluation/{key}/beside.done"),
     log:
-        f"{RUN}/logs/evaluate_beside/{{key}}.log",
+        "<logs>/evaluate_beside/{key}.log",
     benchmark:
-        f"{RUN}/benchmarks/evaluate_beside/{{key}}.tsv"
+        "<benchmarks>/evaluate_beside/{key}.tsv"
     retries: 2
     conda:
         ENVIRONMENT
@@ -59,7 +57,7 @@ checkpoint evaluate_beside:
     params:
         config=given_training,
         launcher=launcher_beside,
-        shards=lambda wildcards: shards_of(wildcards.key),
+        shards=training_shards,
         training=TRAINING,
         evaluations=f"{RUN}/evaluation/{{key}}",
         # Always another value: the rule runs whenever a training has not ended.

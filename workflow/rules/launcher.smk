@@ -47,9 +47,8 @@ def share(threads, processes):
 def in_container():
     """Called where the processes are: what starts them on the nodes is not in the image."""
     deployment = workflow.deployment_settings
-    if DeploymentMethod.APPTAINER not in deployment.deployment_method:
-        return ""
-    if CONFIG.container is None:
+    is_used = DeploymentMethod.APPTAINER in deployment.deployment_method
+    if CONFIG.container is None or not is_used:
         return ""
     arguments = f"--home {shlex.quote(os.getcwd())} {deployment.apptainer_args}"
     return f"apptainer exec {arguments} {shlex.quote(CONFIG.container)} "

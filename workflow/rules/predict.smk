@@ -1,38 +1,6 @@
-# Structures of given sequences, by the weights that the last training ends with or by given ones. Alignments are
-# searched on CPUs, by jobs that wait for no training, so that a GPU never waits for a search.
-SEARCHES = searches("predictions", CONFIG.predict)
-FASTAS = {
-    "predictions": CONFIG.predict.fasta,
-    "distilled": CONFIG.distillation.fasta,
-}
-
-if CONFIG.search is not None:
-
-    rule search_sequences:
-        input:
-            lambda wildcards: str(FASTAS[wildcards.purpose]),
-        output:
-            f"{SEARCHED_SEQUENCES}/rejected-search-{{part}}.tsv",
-        log:
-            f"{RUN}/logs/search_sequences/{{purpose}}/{{part}}.log",
-        benchmark:
-            f"{RUN}/benchmarks/search_sequences/{{purpose}}/{{part}}.tsv"
-        retries: 2
-        conda:
-            DATA_ENVIRONMENT
-        threads: CONFIG.search.threads
-        resources:
-            mem_mb=growing(CONFIG.search.job_megabytes),
-            runtime=1440,
-        params:
-            *settings(
-                "search.steps", "search.given", "search.query_alone", "search.jobs"
-            ),
-            config=given_configuration,
-            out=lambda wildcards: SEARCHED_SEQUENCES.format(purpose=wildcards.purpose),
-        shell:
-            "scalefold search {input:q} {params.config} --out {params.out:q}"
-            " --part {wildcards.part}/{CONFIG.search.jobs} 2>&1 | tee -i {log:q}"
+# Structures of the sequences of `predict.fasta`, by the weights that the last training ends with
+# (`predict`), or by given ones (`predict_given`), and their relaxation.
+PREDICTIONS = f"{RUN}/predictions/{{key}}/step-{{step}}"
 
 
 rule predict:
@@ -40,14 +8,14 @@ rule predict:
     # fails, and a run that was interrupted goes on with what is missing.
     input:
         fasta=lambda wildcards: str(CONFIG.predict.fasta),
-        searched=SEARCHES,
+        searched=searches("predictions"),
         checkpoint=ready_mark,
     output:
         touch(f"{PREDICTIONS}/.predicted"),
     log:
-        f"{RUN}/logs/predict/{{key}}/step-{{step}}.log",
+        "<logs>/predict/{key}/step-{step}.log",
     benchmark:
-        f"{RUN}/benchmarks/predict/{{key}}/step-{{step}}.tsv"
+        "<benchmarks>/predict/{key}/step-{step}.tsv"
     conda:
         ENVIRONMENT
     threads: 2
@@ -57,7 +25,7 @@ rule predict:
         gpu=1,
     params:
         options=predict_options,
-        checkpoint=f"{TRAINING}/step-{{step}}",
+        checkpoint=CHECKPOINT,
         out=PREDICTIONS,
     shell:
         "scalefold predict {input.fasta:q} {params.options} --weights {params.checkpoint:q}"
@@ -67,13 +35,13 @@ rule predict:
 rule relax:
     # On CPUs, so that no GPU waits for it.
     input:
-        f"{PREDICTIONS}/.predicted",
+        rules.predict.output,
     output:
-        touch(f"{RELAXED}/.relaxed"),
+        touch("<results>/relaxed/{key}/step-{step}/.relaxed"),
     log:
-        f"{RUN}/logs/relax/{{key}}/step-{{step}}.log",
+        "<logs>/relax/{key}/step-{step}.log",
     benchmark:
-        f"{RUN}/benchmarks/relax/{{key}}/step-{{step}}.tsv"
+        "<benchmarks>/relax/{key}/step-{step}.tsv"
     conda:
         ENVIRONMENT
     threads: 4
@@ -91,27 +59,27 @@ rule relax:
 use rule predict as predict_given with:
     input:
         fasta=lambda wildcards: str(CONFIG.predict.fasta),
-        searched=SEARCHES,
-        weights=predict_given_weights,
+        searched=searches("predictions"),
+        weights=predict_weights,
     output:
-        touch(f"{PREDICTIONS_GIVEN}/.predicted"),
+        touch("<results>/predictions/given/.predicted"),
     log:
-        f"{RUN}/logs/predict/given.log",
+        "<logs>/predict/given.log",
     benchmark:
-        f"{RUN}/benchmarks/predict/given.tsv"
+        "<benchmarks>/predict/given.tsv"
     params:
-        options=predict_given_command,
-        settings=predict_given_options,  # if they change, it runs again
-        checkpoint=predict_first_weights,
+        options=with_model(predict_options, lambda wildcards: CONFIG.predict.weights),
+        settings=predict_options,  # if they change, it runs again
+        checkpoint=lambda wildcards: CONFIG.predict.weights[0].as_posix(),
         out=subpath(output[0], parent=True),
 
 
 use rule relax as relax_given with:
     input:
-        f"{PREDICTIONS_GIVEN}/.predicted",
+        rules.predict_given.output,
     output:
-        touch(f"{RELAXED_GIVEN}/.relaxed"),
+        touch("<results>/relaxed/given/.relaxed"),
     log:
-        f"{RUN}/logs/relax/given.log",
+        "<logs>/relax/given.log",
     benchmark:
-        f"{RUN}/benchmarks/relax/given.tsv"
+        "<benchmarks>/relax/given.tsv"

@@ -4,12 +4,12 @@ rule fetch_structures:
     input:
         mirror_files("structures"),
     output:
-        fetched=f"{RUN}/raw/fetched-structures-{{bucket}}.tsv",
-        rejected=f"{RUN}/raw/rejected-structures-{{bucket}}.tsv",
+        fetched="<results>/raw/fetched-structures-{bucket}.tsv",
+        rejected="<results>/raw/rejected-structures-{bucket}.tsv",
     log:
-        f"{RUN}/logs/fetch_structures/{{bucket}}.log",
+        "<logs>/fetch_structures/{bucket}.log",
     benchmark:
-        f"{RUN}/benchmarks/fetch_structures/{{bucket}}.tsv"
+        "<benchmarks>/fetch_structures/{bucket}.tsv"
     retries: 2
     conda:
         DATA_ENVIRONMENT
@@ -31,12 +31,12 @@ rule fetch_alignments:
     input:
         mirror_files("alignments"),
     output:
-        fetched=f"{RUN}/raw/fetched-alignments-{{bucket}}.tsv",
-        rejected=f"{RUN}/raw/rejected-alignments-{{bucket}}.tsv",
+        fetched="<results>/raw/fetched-alignments-{bucket}.tsv",
+        rejected="<results>/raw/rejected-alignments-{bucket}.tsv",
     log:
-        f"{RUN}/logs/fetch_alignments/{{bucket}}.log",
+        "<logs>/fetch_alignments/{bucket}.log",
     benchmark:
-        f"{RUN}/benchmarks/fetch_alignments/{{bucket}}.tsv"
+        "<benchmarks>/fetch_alignments/{bucket}.tsv"
     retries: 2
     conda:
         DATA_ENVIRONMENT

@@ -1,5 +1,5 @@
-# Alignments of sequences that the mirrors have none of. Without a section `search` there is no such
-# rule, and nothing else depends on one.
+# Searches for alignments: of sequences to predict, and of chains that the mirrors have none of.
+# Without a section `search` there are no such rules, and nothing else depends on one.
 SEARCHED = []
 SEARCH_SETTINGS = []
 
@@ -8,24 +8,44 @@ if CONFIG.search is not None:
     # alignments that have come since their bucket was packed.
     SEARCHED = [ancient(f"{RUN}/searched.done")]
     SEARCH_SETTINGS = settings("search.steps", "search.given", "search.query_alone")
-    PARTS = [f"{part:05d}" for part in range(CONFIG.search.jobs)]
 
-    localrules:
-        searched,
+    rule search_sequences:
+        # Waits for no training, so that a GPU never waits for a search.
+        input:
+            lambda wildcards: str(SEQUENCES[wildcards.purpose].fasta),
+        output:
+            "<results>/{purpose}/searched/rejected-search-{part}.tsv",
+        log:
+            "<logs>/search_sequences/{purpose}/{part}.log",
+        benchmark:
+            "<benchmarks>/search_sequences/{purpose}/{part}.tsv"
+        retries: 2
+        conda:
+            DATA_ENVIRONMENT
+        threads: CONFIG.search.threads
+        resources:
+            mem_mb=growing(CONFIG.search.job_megabytes),
+            runtime=1440,
+        params:
+            *SEARCH_SETTINGS,
+            *settings("search.jobs"),
+            config=given_configuration,
+            out=lambda wildcards: f"{RUN}/{wildcards.purpose}/searched",
+        shell:
+            "scalefold search {input:q} {params.config} --out {params.out:q}"
+            " --part {wildcards.part}/{CONFIG.search.jobs} 2>&1 | tee -i {log:q}"
 
     rule unaligned:
         # One list for all buckets: a sequence may be in several.
         input:
-            structures=f"{RUN}/structures.done",
-            fetched=expand(
-                f"{RUN}/raw/fetched-alignments-{{bucket}}.tsv", bucket=BUCKETS
-            ),
+            structures="<results>/structures.done",
+            fetched=expand(rules.fetch_alignments.output.fetched, bucket=BUCKETS),
         output:
-            f"{RUN}/raw/unaligned.fasta",
+            "<results>/raw/unaligned.fasta",
         log:
-            f"{RUN}/logs/unaligned.log",
+            "<logs>/unaligned.log",
         benchmark:
-            f"{RUN}/benchmarks/unaligned.tsv"
+            "<benchmarks>/unaligned.tsv"
         conda:
             DATA_ENVIRONMENT
         threads: 1
@@ -41,34 +61,22 @@ if CONFIG.search is not None:
             "scalefold unaligned {params.config} --raw {params.raw:q} --shards {params.shards:q}"
             " --out {output:q} 2>&1 | tee -i {log:q}"
 
-    rule search:
+    use rule search_sequences as search with:
         input:
-            f"{RUN}/raw/unaligned.fasta",
+            rules.unaligned.output,
         output:
-            f"{RUN}/raw/rejected-search-{{part}}.tsv",
+            "<results>/raw/rejected-search-{part}.tsv",
         log:
-            f"{RUN}/logs/search/{{part}}.log",
+            "<logs>/search/{part}.log",
         benchmark:
-            f"{RUN}/benchmarks/search/{{part}}.tsv"
-        retries: 2
-        conda:
-            DATA_ENVIRONMENT
-        threads: CONFIG.search.threads
-        resources:
-            mem_mb=growing(CONFIG.search.job_megabytes),
-            runtime=1440,
+            "<benchmarks>/search/{part}.tsv"
         params:
-            *SEARCH_SETTINGS,
-            config=given_configuration,
-            parts=CONFIG.search.jobs,
-            raw=literal(f"{RUN}/raw"),
-        shell:
-            "scalefold search {input:q} {params.config} --out {params.raw:q}"
-            " --part {wildcards.part}/{params.parts} 2>&1 | tee -i {log:q}"
+            out=literal(f"{RUN}/raw"),
 
     rule searched:
         # One edge into each `pack` instead of one from every search.
         input:
-            expand(f"{RUN}/raw/rejected-search-{{part}}.tsv", part=PARTS),
+            expand(rules.search.output, part=PARTS),
         output:
-            touch(f"{RUN}/searched.done"),
+            touch("<results>/searched.done"),
+        localrule: True

@@ -1,11 +1,12 @@
-# The checked configuration, and what all rules use: paths, parameters, resources.
+# The checked configuration, and what all rules use: paths, environments, parameters, resources.
 import hashlib
 import json
 import os
 import shlex
 import shutil
 import sys
-from functools import cache, reduce
+import time
+from functools import cache
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -15,54 +16,66 @@ from snakemake.utils import validate
 
 from scalefold.checkpoint.lock import FAILED_MARK
 from scalefold.config import check_image, load_config, load_stages, run_key
-from scalefold.config.identity import former_packing_settings
+from scalefold.config.identity import former_packing_settings, leaves
+from scalefold.config.stages import teachers
 from scalefold.errors import InputError
 from scalefold.raw.chains import read_chains
 from scalefold.raw.split_list import with_splits
 from scalefold.io.atomic import check_writable
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of
+from scalefold.shards.manifest import is_former
+from scalefold.shards.repack_hint import PACK_ALIGNMENTS_AGAIN
 
+GIVEN = "given"
 overrides = workflow.config_settings.config
 try:
     files = [Path(path) for path in workflow.configfiles]
     CONFIG = load_config(files, overrides)
     STAGES = load_stages(files, overrides)
+    # The trainings of the run, in order, by a hash of the settings that the weights depend on.
+    KEYS = {stage: run_key(config) for stage, config in STAGES.items()}
+    # Of those that are mixed with predicted structures: the training whose weights predict these.
+    TEACHERS = {
+        KEYS[stage]: GIVEN if teacher is None else KEYS[teacher]
+        for stage, teacher in teachers(STAGES).items()
+    }
     # With given weights there is nothing but predictions.
     rows = [] if CONFIG.predict.weights else read_chains(CONFIG.data.chains)
     # Fetched and packed are `rows`. Only index and training ask for the splits of data.splits.
     LISTED = rows and with_splits(rows, CONFIG.data)
-    check_writable(CONFIG.results / CONFIG.run_name, "results")
-    CONFIG = with_bucket_count(
-        CONFIG, CONFIG.results / CONFIG.run_name / "shards", rows
-    )
+    folder = CONFIG.results / CONFIG.run_name
+    check_writable(folder, "results")
+    CONFIG = with_bucket_count(CONFIG, folder / "shards", rows)
     if DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method:
         check_image(CONFIG)
 except InputError as error:
     hint = (
-        ""
-        if workflow.overwrite_configfiles
-        else "\nNo --configfile was given, so config.yaml was taken. The demo: "
+        "\nNo --configfile was given, so config.yaml was taken. The demo: "
         "`snakemake --profile local --configfile demo/config.yaml`"
     )
-    raise WorkflowError(f"{error}{hint}") from None
-CHAINS = {}
-for row in rows:
-    CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.num_buckets), []).append(row)
+    raise WorkflowError(
+        f"{error}{'' if workflow.overwrite_configfiles else hint}"
+    ) from None
 validate(
     CONFIG.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False
 )
 
-RUN = (CONFIG.results / CONFIG.run_name).as_posix()
-SHARDS = f"{RUN}/shards"
+# The list of chains, in buckets.
+CHAINS = {}
+for row in rows:
+    CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.num_buckets), []).append(row)
 BUCKETS = [f"{bucket:05d}" for bucket in sorted(CHAINS)]
-# The trainings of the run, in order. The key is a hash of the settings that the weights depend on.
-KEYS = {stage: run_key(config) for stage, config in STAGES.items()}
-OF_KEY = {KEYS[stage]: (stage, config) for stage, config in STAGES.items()}
+
+TRAININGS = {KEYS[stage]: config for stage, config in STAGES.items()}
+REPORTS = {f"-{stage}" if stage else "": key for stage, key in KEYS.items()}
+
+RUN = folder.as_posix()
+SHARDS = f"{RUN}/shards"
 TRAINING = f"{RUN}/weights/{{key}}"
+CHECKPOINT = f"{TRAINING}/step-{{step}}"
 TRAINED = f"{TRAINING}/training.done"
 FAILED = f"{TRAINING}/{FAILED_MARK}"
-REPORTS = {f"-{stage}" if stage else "": key for stage, key in KEYS.items()}
 
 # Environments of `--sdm conda`; the image of `--sdm apptainer` serves all rules.
 DATA_ENVIRONMENT = "../../envs/data.yaml"
@@ -70,6 +83,13 @@ ENVIRONMENT = "../../envs/scalefold.yaml"
 
 
 container: CONFIG.container
+
+
+# What <results>, <logs> and <benchmarks> stand for in the paths of rules.
+pathvars:
+    results=RUN,
+    logs=f"{RUN}/logs",
+    benchmarks=f"{RUN}/benchmarks",
 
 
 wildcard_constraints:
@@ -80,12 +100,6 @@ wildcard_constraints:
     purpose="predictions|distilled",
     teacher="[0-9a-f]{12}|given",
     of=f"(?:{'|'.join(REPORTS)})",
-
-
-localrules:
-    all,
-    config,
-    all_structures,
 
 
 onstart:
@@ -116,55 +130,50 @@ def given_configuration(wildcards, threads):
     return shlex.join([*words, "--set", f"data.buckets={CONFIG.data.buckets}"])
 
 
+def key_of(wildcards):
+    """The training that a job's wildcard `key`, or `of`, stands for."""
+    return wildcards.get("key") or REPORTS[wildcards.of]
+
+
 def given_training(wildcards, threads):
-    """The configuration of the training that a job's wildcard `key`, or `of`, stands for."""
-    stage, _ = OF_KEY[wildcards.get("key") or REPORTS[wildcards.of]]
+    """The configuration of that training."""
+    (stage,) = [stage for stage, key in KEYS.items() if key == key_of(wildcards)]
     chosen = f" --stage {shlex.quote(stage)}" if stage else ""
     return given_configuration(wildcards, threads) + chosen
 
 
-def settings(*keys):
+def flat(config):
+    """All settings by dotted key."""
+    return dict(leaves(config.model_dump(mode="json")))
+
+
+def settings(*sections):
     """Keys and sections of the configuration as parameters: a job reruns when one changes.
 
     Each is a dictionary, since Snakemake would take braces in a text for wildcards.
     """
-    tree = CONFIG.model_dump(mode="json")
     return [
-        {leaf: value}
-        for key in keys
-        for leaf, value in leaves(key, reduce(dict.__getitem__, key.split("."), tree))
+        {key: value}
+        for key, value in flat(CONFIG).items()
+        if any(f"{key}.".startswith(f"{section}.") for section in sections)
     ]
 
 
-def packing_params():
-    """All settings that packing depends on, as parameters; shards of earlier versions stay valid."""
-    return [{leaf: value} for leaf, value in former_packing_settings(CONFIG).items()]
+def training_settings(section, without):
+    """All keys of a section but one, with the values of the training of a job's wildcard `key`."""
+    of = {key: flat(config) for key, config in TRAININGS.items()}
+    first, *_ = of.values()
+    names = [n for n in first if n.startswith(f"{section}.") and n != without]
+    return [lambda wildcards, n=n: {n: of[wildcards.key][n]} for n in names]
 
 
-def leaves(key, value):
-    """All keys below a key, in full, with their values."""
-    if not isinstance(value, dict):
-        return [(key, value)]
-    return [leaf for name in value for leaf in leaves(f"{key}.{name}", value[name])]
+# All settings that packing depends on; shards of earlier versions stay valid.
+PACKING = [{key: value} for key, value in former_packing_settings(CONFIG).items()]
 
 
-def training_settings(section, without=()):
-    """Keys of a section as parameters, with the values of the training of a job's wildcard `key`."""
-    trees = {
-        key: dict(leaves(section, config.model_dump(mode="json")[section]))
-        for key, (_, config) in OF_KEY.items()
-    }
-
-    def setting(name):
-        return lambda wildcards: {name: trees[wildcards.key][name]}
-
-    names = next(iter(trees.values()))
-    return [setting(name) for name in names if name not in without]
-
-
-def literal(text):
-    """A text as a parameter, in which braces are no wildcards."""
-    return lambda wildcards: text
+def literal(folder):
+    """A folder as a parameter; lint takes a text that outputs begin with for a mistake."""
+    return lambda wildcards: folder
 
 
 def growing(amount):
@@ -173,19 +182,20 @@ def growing(amount):
 
 
 @cache
-def hashed_bucket(bucket):
-    return hashed(CHAINS[bucket])
-
-
 def hashed(lines):
     return hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:12]
 
 
 def chain_table(wildcards):
     """A bucket's lines of the list of chains, hashed: a changed line concerns its bucket only."""
-    return hashed_bucket(int(wildcards.bucket))
+    return hashed(tuple(CHAINS[int(wildcards.bucket)]))
 
 
-def split_list():
-    """The lines with the splits of data.splits, hashed, as a parameter; none without it."""
-    return [] if CONFIG.data.splits is None else [hashed(LISTED)]
+def of_this_version(wildcards):
+    """Refuse shards of schema version 1 before Snakemake deletes any; no input."""
+    asked_for = "fetch_alignments" in workflow.dag_settings.forcerun
+    if workflow.is_main_process and is_former(Path(SHARDS)) and not asked_for:
+        raise WorkflowError(
+            f"{SHARDS} holds shards of schema version 1. {PACK_ALIGNMENTS_AGAIN}"
+        )
+    return []

@@ -1,18 +1,19 @@
-# Arrow shards. A bucket's structures; then its alignments and template hits; then the index of all
-# buckets, with the templates that the hits lead to.
-import time
+# Arrow shards.
+#   structures: `scalefold pack --stage structures`, a bucket's structures
+#   pack: `scalefold pack --stage alignments`, a bucket's alignments and template hits
+#   index: `scalefold pack --stage index`, the index of all buckets, with the templates of the hits
 
 
 rule structures:
     input:
-        f"{RUN}/raw/fetched-structures-{{bucket}}.tsv",
+        rules.fetch_structures.output.fetched,
     output:
-        shard=f"{SHARDS}/chain-{{bucket}}.arrow",
-        summary=f"{SHARDS}/chain-{{bucket}}.json",
+        shard="<results>/shards/chain-{bucket}.arrow",
+        summary="<results>/shards/chain-{bucket}.json",
     log:
-        f"{RUN}/logs/structures/{{bucket}}.log",
+        "<logs>/structures/{bucket}.log",
     benchmark:
-        f"{RUN}/benchmarks/structures/{{bucket}}.tsv"
+        "<benchmarks>/structures/{bucket}.tsv"
     conda:
         DATA_ENVIRONMENT
     threads: 1
@@ -20,7 +21,7 @@ rule structures:
         mem_mb=growing(4000),
         runtime=120,
     params:
-        *packing_params(),
+        *PACKING,
         config=given_configuration,
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
@@ -33,28 +34,25 @@ rule structures:
 rule all_structures:
     # One edge a bucket into `unaligned`, which asks for the structures of all.
     input:
-        expand(
-            f"{SHARDS}/chain-{{bucket}}.{{kind}}",
-            bucket=BUCKETS,
-            kind=["arrow", "json"],
-        ),
+        expand(rules.structures.output, bucket=BUCKETS),
     output:
-        touch(f"{RUN}/structures.done"),
+        touch("<results>/structures.done"),
+    localrule: True
 
 
 rule pack:
     input:
-        fetched=f"{RUN}/raw/fetched-alignments-{{bucket}}.tsv",
-        structures=queries,
+        fetched=rules.fetch_alignments.output.fetched,
+        structures=rules.structures.output,
         searched=SEARCHED,
     output:
-        shard=f"{SHARDS}/msa-{{bucket}}.arrow",
-        hits=f"{SHARDS}/hits-{{bucket}}.arrow",
-        summary=f"{SHARDS}/msa-{{bucket}}.json",
+        shard="<results>/shards/msa-{bucket}.arrow",
+        hits="<results>/shards/hits-{bucket}.arrow",
+        summary="<results>/shards/msa-{bucket}.json",
     log:
-        f"{RUN}/logs/pack/{{bucket}}.log",
+        "<logs>/pack/{bucket}.log",
     benchmark:
-        f"{RUN}/benchmarks/pack/{{bucket}}.tsv"
+        "<benchmarks>/pack/{bucket}.tsv"
     conda:
         DATA_ENVIRONMENT
     threads: 1
@@ -62,7 +60,7 @@ rule pack:
         mem_mb=growing(8000),
         runtime=240,
     params:
-        *packing_params(),
+        *PACKING,
         *SEARCH_SETTINGS,
         config=given_configuration,
         chains=chain_table,
@@ -74,31 +72,26 @@ rule pack:
 
 
 rule index:
-    # Its templates-*.arrow are not declared: shards of schema version 1 have none, and stay valid.
     input:
-        shards=expand(
-            f"{SHARDS}/{{family}}-{{bucket}}.{{kind}}",
-            family=["chain", "msa"],
-            bucket=BUCKETS,
-            kind=["arrow", "json"],
-        ),
-        hits=packed_hits,
-        rejected=expand(
-            f"{RUN}/raw/rejected-{{kind}}-{{bucket}}.tsv",
+        of_this_version,
+        expand([*rules.structures.output, *rules.pack.output], bucket=BUCKETS),
+        expand(
+            "<results>/raw/rejected-{kind}-{bucket}.tsv",
             kind=["structures", "alignments"],
             bucket=BUCKETS,
         ),
     output:
-        index=f"{SHARDS}/index.arrow",
-        manifest=f"{SHARDS}/manifest.json",
-        rejected=f"{SHARDS}/rejected.tsv",
+        index="<results>/shards/index.arrow",
+        manifest="<results>/shards/manifest.json",
+        rejected="<results>/shards/rejected.tsv",
+        templates=expand("<results>/shards/templates-{bucket}.arrow", bucket=BUCKETS),
         summary=report(
-            f"{RUN}/rejected.tsv", category="Data", caption="../report/rejected.rst"
+            "<results>/rejected.tsv", category="Data", caption="../report/rejected.rst"
         ),
     log:
-        f"{RUN}/logs/index.log",
+        "<logs>/index.log",
     benchmark:
-        f"{RUN}/benchmarks/index.tsv"
+        "<benchmarks>/index.tsv"
     conda:
         DATA_ENVIRONMENT
     threads: 1
@@ -106,8 +99,8 @@ rule index:
         mem_mb=growing(4000),
         runtime=60,
     params:
-        *packing_params(),
-        *split_list(),
+        *PACKING,
+        *([] if CONFIG.data.splits is None else [hashed(tuple(LISTED))]),
         config=given_configuration,
         raw=literal(f"{RUN}/raw"),
         shards=literal(SHARDS),
@@ -119,14 +112,14 @@ rule index:
 rule verify:
     # Not part of `all`, since it reads everything: `snakemake --profile local verify`.
     input:
-        index=f"{SHARDS}/index.arrow",
-        manifest=f"{SHARDS}/manifest.json",
+        index=rules.index.output.index,
+        manifest=rules.index.output.manifest,
     output:
-        f"{RUN}/verified.txt",
+        "<results>/verified.txt",
     log:
-        f"{RUN}/logs/verify.log",
+        "<logs>/verify.log",
     benchmark:
-        f"{RUN}/benchmarks/verify.tsv"
+        "<benchmarks>/verify.tsv"
     conda:
         DATA_ENVIRONMENT
     threads: 1

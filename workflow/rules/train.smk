@@ -8,25 +8,24 @@ from scalefold.launcher import choose_degree
 from scalefold.raw.chains import check_trainable
 from scalefold.train.restart_warnings import restart_warnings
 
-BEFORE_TRAINING = {rule.name for rule in workflow.rules}
+# They need neither weights nor chains to train on, so nothing is said of these if `--until` names
+# such rules alone.
+DATA_RULES = {"fetch_structures", "fetch_alignments", "structures", "all_structures"}
+DATA_RULES |= {"unaligned", "search", "searched", "pack", "index", "verify"}
 
 
 def started_from(wildcards):
-    """A training waits for the one whose weights it starts from; given weights must be there.
-
-    Snakemake also asks where `--until` names rules before the training alone, which need neither
-    weights nor chains to train on.
-    """
+    """A training waits for the one whose weights it starts from; given weights must be there."""
     until = set(workflow.dag_settings.until)
-    if until and until <= BEFORE_TRAINING:
+    if until and until <= DATA_RULES:
         return []
     check_trainable(LISTED, CONFIG.data.splits or CONFIG.data.chains)
     say_restart_warnings(wildcards.key)
-    keys = list(OF_KEY)
+    keys = list(TRAININGS)
     position = keys.index(wildcards.key)
     if position > 0:
         return TRAINED.format(key=keys[position - 1])
-    config = OF_KEY[wildcards.key][1]
+    config = TRAININGS[wildcards.key]
     check_processes(config)
     if not os.path.exists(TRAINED.format(key=wildcards.key)):
         check_initial_weights(config)
@@ -51,12 +50,9 @@ def check_processes(config):
 def say_restart_warnings(key):
     """Warn if training is to start over, or lacks checkpoints that are wanted."""
     if workflow.is_main_process:
-        config = OF_KEY[key][1]
-        evaluated = {
-            step
-            for step in config.training.published_steps()
-            if os.path.exists(evaluation(key, step))
-        }
+        config = TRAININGS[key]
+        steps = config.training.published_steps()
+        evaluated = {step for step in steps if os.path.exists(evaluation(key, step))}
         training = Path(TRAINING.format(key=key))
         for warning in restart_warnings(training, config, published(key), evaluated):
             logger.warning(warning)
@@ -67,7 +63,7 @@ def given_weights():
 
     As an input, the file only counts if it is newer than what was made of it.
     """
-    first, (_, config) = next(iter(OF_KEY.items()))
+    first, config = next(iter(TRAININGS.items()))
     file = initial_weights_file(config)
     if file is None or not file.exists():
         return []
@@ -77,15 +73,15 @@ def given_weights():
 
 checkpoint train:
     input:
-        index=shard_file_of("index.arrow"),
-        manifest=shard_file_of("manifest.json"),
+        index=lambda wildcards: f"{training_shards(wildcards)}/index.arrow",
+        manifest=training_manifest,
         start=started_from,
     output:
         TRAINED,
     log:
-        f"{RUN}/logs/train/{{key}}.log",
+        "<logs>/train/{key}.log",
     benchmark:
-        f"{RUN}/benchmarks/train/{{key}}.tsv"
+        "<benchmarks>/train/{key}.tsv"
     priority: 1  # goes before evaluations, where both wait for the same resources
     conda:
         ENVIRONMENT
@@ -100,12 +96,12 @@ checkpoint train:
         processes=1,
     params:
         # All else that matters is in the key.
-        *training_settings("training", without=["training.accept_new_data"]),
+        *training_settings("training", without="training.accept_new_data"),
         *given_weights(),
         config=given_training,
         launcher=launcher,
         when_stopped=when_stopped,
-        shards=lambda wildcards: shards_of(wildcards.key),
+        shards=training_shards,
         training=TRAINING,
         failed=FAILED,
     # Snakemake deletes a job's log when it starts again; training.log keeps all, also what is said after

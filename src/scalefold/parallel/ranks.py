@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -197,19 +198,19 @@ class MeshRanks(Ranks):
         return self.store.at_barrier(0)
 
     def synchronize(self, event: torch.cuda.Event) -> None:
-        """See `Ranks`. A rank that is silent for too long is named; NCCL then ends the process."""
+        """See `Ranks`. Names a rank that is silent for too long, and ends this process."""
         deadline = time.monotonic() + self._seconds
         while not event.query():
             if time.monotonic() > deadline:
                 waited = RuntimeError(f"the GPU has waited for {self._seconds:g} s")
                 logger.error("%s", self.store.diagnosis(waited))
-                event.synchronize()
-                return
+                # Nothing can be closed: while the GPU waits, calls of CUDA and NCCL do not return.
+                os._exit(1)
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def set_timeout(self, seconds: float) -> None:
         """See `Ranks`."""
-        # NCCL does not say who is lost, so `synchronize` comes first.
+        # NCCL does not say who is lost, and its end may hang: so `synchronize` comes first.
         later = _NCCL_SECONDS if self.device_type == "cuda" else 0
         self.group.set_timeout(timedelta(seconds=seconds + later))
         self._seconds = seconds

@@ -75,6 +75,7 @@ def read_chains(path: Path, key: str = "data.chains") -> list[ChainRow]:
         )
     rows: list[ChainRow] = []
     splits = {split: split for split in get_args(Split)}  # one text for all lines
+    clusters: dict[str, str] = {}
     line_of: dict[str, int] = {}
     for number, fields in read_table(path, CHAIN_COLUMNS):
         chain_key, split, cluster_id = fields
@@ -95,6 +96,7 @@ def read_chains(path: Path, key: str = "data.chains") -> list[ChainRow]:
                 f"{number}. Remove one of them."
             )
         line_of[chain_key] = number
+        cluster_id = clusters.setdefault(cluster_id, cluster_id)
         rows.append(ChainRow(chain_key, splits[split], cluster_id or None))
     if not rows:
         raise InputError(f"{path}: lists no chain. Add at least one line below the header.")
@@ -167,14 +169,9 @@ def read_table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[s
         No such file or none of text, another header, a line of another number of fields, or a
         field with a space at an end.
     """
-    try:
-        text = path.read_text("utf-8-sig")  # Excel writes a byte order mark
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file. Create it, or correct the path.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as a table of text: {error}.") from error
-    header, *lines = text.split("\n")
-    if header.rstrip("\r").split("\t") != list(columns):
+    lines = _lines(path)
+    header = next(lines, "")
+    if header.split("\t") != list(columns):
         raise InputError(
             f"{path}: the first line is {header[:80]!r}, expected the tab-separated header "
             f"{' '.join(columns)}.{_other_separator(header)}"
@@ -182,7 +179,7 @@ def read_table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[s
     for number, line in enumerate(lines, start=2):
         if not line.strip():
             continue
-        fields = line.rstrip("\r").split("\t")
+        fields = line.split("\t")
         if len(fields) != len(columns):
             raise InputError(
                 f"{path}, line {number}: {len(fields)} tab-separated fields, expected "
@@ -195,6 +192,18 @@ def read_table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[s
                 "would be a part of it. Remove the space."
             )
         yield number, fields
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file one by one: those of the PDB's list would take 70 MB."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:  # Excel writes a byte order mark
+            for line in file:
+                yield line.removesuffix("\n")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file. Create it, or correct the path.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as a table of text: {error}.") from error
 
 
 def _other_separator(line: str) -> str:

@@ -52,12 +52,6 @@ def check_raw(raw: Path) -> None:
         )
 
 
-def first_lost(table: Path) -> Path | None:
-    """Return a file that a table lists and that is not there, if there is one."""
-    paths = (table.parent / name for name, *_ in _read(table))
-    return next((path for path in paths if not path.is_file()), None)
-
-
 class FetchRecord:
     """What fetch got, for a stage of packing to compare with what is there.
 

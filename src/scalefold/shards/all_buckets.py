@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import Rejected
+from scalefold.shards.alignment_table import ALIGNMENT_COLUMNS, alignment_columns
+from scalefold.shards.chain_list import check_searched, check_table
 from scalefold.shards.chain_table import chain_columns, chain_table
 from scalefold.shards.repack_hint import pack_command
 from scalefold.shards.source_files import Snapshot, source_columns
@@ -31,63 +35,108 @@ class PackedBuckets:
     Parameters
     ----------
     chains
-        See :func:`~.chain_table.chain_table`.
+        See :func:`~.chain_table.chain_table`; with the split of each chain.
     alignments
-        Summaries of the msa shards, without the names of their chains and raw files.
-    searched
-        Keys of the chains whose alignments were looked for.
+        See :func:`~.alignment_table.alignment_columns`, by bucket and row.
     set_aside
         Chains that packing has set aside, and why.
     shards
         Sizes and hashes of all shards of chains, alignments and template hits.
-    source
-        The raw files that were packed.
+    left_out
+        How many template hits were left out, by reason.
+    notes
+        How many alignments and rows are unusual, in words.
     """
 
     chains: pa.Table
-    alignments: list[MsaSummary]
-    searched: pa.ChunkedArray
+    alignments: pa.Table
     set_aside: list[Rejected]
     shards: list[ShardFacts]
-    source: Snapshot
+    left_out: Counter[str]
+    notes: Counter[str]
 
 
-def read_buckets(folder: Path, buckets: Iterable[int], config: Config) -> PackedBuckets:
+def read_sources(folder: Path, buckets: Sequence[int], config: Config) -> Snapshot:
+    """Return the raw files of some buckets; raises as `read_buckets`."""
+    return Snapshot.of(
+        source_columns(read(folder, bucket, config).head.sources)
+        for bucket in buckets
+        for read in (read_chain_summary, read_msa_summary)
+    )
+
+
+def read_buckets(
+    folder: Path, buckets: Sequence[int], listed: pa.Table, config: Config
+) -> PackedBuckets:
     """Read the summaries of some buckets; of each, only what is needed stays in memory.
+
+    Parameters
+    ----------
+    folder, buckets
+    listed
+        See :func:`~.chain_list.list_table`.
+    config
+        Sections ``data`` and ``shards``.
 
     Raises
     ------
     InputError
-        One is missing, damaged, or was packed with other settings; a shard does not have its size;
-        or alignments are of other chains than are packed now.
+        One is missing, damaged, or was packed with other settings or another list of chains; a
+        shard does not have its size; or alignments are of other chains than are packed now.
     """
-    structures: list[pa.RecordBatch] = []
-    searched: list[pa.Array] = []
-    sources: list[pa.RecordBatch] = []
-    kept: list[MsaSummary] = []
+    alignments: list[pa.RecordBatch] = []
     set_aside: list[Rejected] = []
     shards: list[ShardFacts] = []
-    for bucket in buckets:
-        chains = read_chain_summary(folder, bucket, config)
-        alignments = read_msa_summary(folder, bucket, config)
-        _check_one_run(folder, chains, alignments)
-        structures.append(chain_columns(chains))
-        searched.append(pa.array(alignments.chains, pa.string()))
-        shards.append(alignments.hits)
-        for head in (chains.head, alignments.head):
-            shards.append(head.shard)
-            set_aside += head.rejected
-            sources.append(source_columns(head.sources))
-        kept.append(replace(alignments, chains=(), head=replace(alignments.head, sources=())))
+    left_out: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
+
+    def chains_of_each() -> Iterator[pa.RecordBatch]:
+        for bucket in buckets:
+            chains = read_chain_summary(folder, bucket, config)
+            summary = read_msa_summary(folder, bucket, config)
+            _check_one_run(folder, chains, summary)
+            alignments.append(alignment_columns(summary))
+            set_aside.extend((*chains.head.rejected, *summary.head.rejected))
+            shards.extend((summary.hits, chains.head.shard, summary.head.shard))
+            left_out.update(summary.template_hits)
+            notes.update(_notes(summary))
+            yield _with_splits(
+                chains, summary, listed.filter(pc.equal(listed["bucket"], bucket)), config
+            )
+
+    chains = chain_table(chains_of_each())
     _check_sizes(folder, shards)
     return PackedBuckets(
-        chain_table(structures),
-        kept,
-        pa.chunked_array(searched, pa.string()),
+        chains,
+        pa.Table.from_batches(alignments, ALIGNMENT_COLUMNS).combine_chunks(),
         set_aside,
         shards,
-        Snapshot.of(sources),
+        left_out,
+        notes,
     )
+
+
+def _with_splits(
+    chains: ChainSummary, alignments: MsaSummary, listed: pa.Table, config: Config
+) -> pa.RecordBatch:
+    """Return the chains of a bucket with their splits, after a check that they are as listed."""
+    packed = chain_columns(chains)
+    bad = [rejection.chain_key for rejection in (*chains.head.rejected, *alignments.head.rejected)]
+    check_searched(listed, alignments.chains, config)
+    check_table(listed, packed, bad, config)
+    place = pc.index_in(packed["chain_key"], value_set=listed["chain_key"])
+    return packed.append_column("split", listed["split"].combine_chunks().take(place))
+
+
+def _notes(summary: MsaSummary) -> Counter[str]:
+    """Count what is unusual in alignments; what there is none of is left out."""
+    counts: Counter[str] = Counter()
+    for facts in summary.rows:
+        if facts.num_other_parents:
+            counts["alignments with an earlier letter of a modified residue"] += 1
+        for source, number in facts.cut.items():
+            counts[f"alignment rows left out, {source}"] += number
+    return counts
 
 
 def _check_one_run(folder: Path, chains: ChainSummary, alignments: MsaSummary) -> None:

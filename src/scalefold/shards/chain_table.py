@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from scalefold.shards.schema import SCHEMAS
 from scalefold.shards.summary import ChainSummary
@@ -35,4 +36,9 @@ def chain_columns(summary: ChainSummary) -> pa.RecordBatch:
 
 def chain_table(buckets: Iterable[pa.RecordBatch]) -> pa.Table:
     """Return the `chain_columns` of some buckets together, sorted by chain key."""
-    return pa.Table.from_batches(buckets, _SCHEMA).sort_by("chain_key").combine_chunks()
+    table = pa.Table.from_batches(buckets)
+    order = pc.sort_indices(table["chain_key"])
+    for number, field in enumerate(table.schema):  # one by one: all would be in memory twice
+        table = table.set_column(number, field, table[number].take(order))
+        pa.default_memory_pool().release_unused()
+    return table

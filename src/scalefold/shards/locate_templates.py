@@ -18,7 +18,6 @@ from scalefold.shards.pack_alignments import EXCLUDED
 from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import shard_file
 from scalefold.shards.shard_file import ShardFile
-from scalefold.shards.summary import MsaSummary
 from scalefold.shards.template_store import TemplateStore
 from scalefold.shards.writer import ShardFacts, write_shard
 
@@ -61,7 +60,8 @@ class _Users(NamedTuple):
 
 def locate_templates(
     out: Path,
-    summary: MsaSummary,
+    bucket: int,
+    alignments: pa.Table,
     users: pa.Table,
     store: TemplateStore,
     settings: ShardsConfig,
@@ -77,8 +77,9 @@ def locate_templates(
     ----------
     out
         Shard folder with the bucket's shard of hits.
-    summary
-        Of the bucket's msa shard.
+    bucket
+    alignments
+        See :func:`~.alignment_table.alignment_columns`; of the bucket.
     users
         Rows of the index: the chains that use the bucket's alignments.
     store
@@ -91,29 +92,28 @@ def locate_templates(
     ShardFacts
         Of the file.
     Counter
-        How many hits had each of `TEMPLATE_OUTCOMES`.
+        How many hits had each of `TEMPLATE_OUTCOMES`. Packing has counted those excluded.
 
     Raises
     ------
     InputError
         A shard is missing or damaged, or there is no room.
     """
-    bucket = summary.head.bucket
     users_of = _Users.of(users)
     file = ShardFile(out / shard_file("hits", bucket), "hits")
-    outcomes = Counter(summary.template_hits)
+    outcomes: Counter[str] = Counter()
     path = out / shard_file("templates", bucket)
     with write_shard(path, "templates", settings.compression) as shard:
-        for facts in sorted(summary.rows, key=lambda facts: facts.row):
-            batch = file.row(facts.row, facts.chain_key)
-            seq_id = bytes.fromhex(facts.seq_id)
+        for facts in alignments.to_pylist():
+            row, seq_id, chain_key = facts["msa_row"], facts["seq_id"], facts["chain_key"]
+            batch = file.row(row, chain_key)
             if batch.column("seq_id")[0].as_py() != seq_id:
                 raise ChecksumError(
-                    f"{file.path}, row {facts.row}: hits of another sequence than chain "
-                    f"{facts.chain_key} has. {repack_hint(file.path)}"
+                    f"{file.path}, row {row}: hits of another sequence than chain {chain_key} has. "
+                    f"{repack_hint(file.path)}"
                 )
             hits = PackedHits(batch)
-            chosen = users_of.get(facts.row, _Users(set(), None))
+            chosen = users_of.get(row, _Users(set(), None))
             located = _located(hits, chosen, store, settings.max_template_hits, outcomes)
             shard.add_batch(encode_located(seq_id, hits, located))
     file.close()

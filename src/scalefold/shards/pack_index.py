@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,8 +19,8 @@ from scalefold.errors import InputError, listed
 from scalefold.io.atomic import atomic_file
 from scalefold.raw.chains import (
     REJECTED_COLUMNS,
-    ChainRow,
     Rejected,
+    Split,
     alignment_folder,
     entry_of,
     read_chains,
@@ -29,26 +29,25 @@ from scalefold.raw.chains import (
 )
 from scalefold.raw.fetched import check_raw
 from scalefold.raw.split_list import with_splits
-from scalefold.shards.all_buckets import read_buckets
+from scalefold.shards.all_buckets import read_buckets, read_sources
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of, filled_buckets
+from scalefold.shards.chain_list import list_table
 from scalefold.shards.index_table import index_table
 from scalefold.shards.locate_templates import TEMPLATE_OUTCOMES, locate_templates
 from scalefold.shards.manifest import QUERY_ALONE, Manifest
 from scalefold.shards.pack_alignments import STAYS
-from scalefold.shards.repack_hint import PACK_ALL_AGAIN, pack_command
+from scalefold.shards.repack_hint import pack_command
 from scalefold.shards.schema import (
     INDEX_FILE,
     REJECTED_FILE,
     SCHEMA_VERSION,
     shard_file,
 )
-from scalefold.shards.summary import MsaSummary
 from scalefold.shards.template_store import TemplateStore
 from scalefold.shards.writer import ShardFacts, write_shard
 
 STAGE: Final = "index"
-_LIST: Final = pa.schema((name, pa.string()) for name in ChainRow._fields)
 
 
 def pack_index(config: Config, raw: Path, out: Path, console: Console | None = None) -> Manifest:
@@ -87,35 +86,36 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
         chains or other structures; or no chain for training or validation is left.
     """
     check_raw(raw)
+    pa.array([])  # imports pandas; among the objects of `rows`, it would keep their memory
     rows = with_splits(read_chains(config.data.chains), config.data)
     config = with_bucket_count(config, out, rows)
     buckets = filled_buckets(rows, config.data.num_buckets)
-    chains = pa.Table.from_pydict(
-        {name: [getattr(row, name) for row in rows] for name in _LIST.names}, _LIST
-    )
+    num_listed, chains = len(rows), list_table(rows, config.data.num_buckets)
     del rows  # of the PDB 100 MB
-    packed = read_buckets(out, buckets, config)
-    bad = pa.array([rejection.chain_key for rejection in packed.set_aside], pa.string())
-    _check_searched(chains, packed.searched, config)
-    _check_table(chains, packed.chains, bad, config)
+    source = read_sources(out, buckets, config)  # first, since they are as large as all the rest
+    packed = read_buckets(out, buckets, chains, config)
+    del chains
 
-    index, keys = index_table(chains, packed.chains, packed.alignments, bad)
+    bad = pa.array([rejection.chain_key for rejection in packed.set_aside], pa.string())
+    index, keys = index_table(packed.chains, packed.alignments, bad)
     unaligned = _without_alignment(keys, config)
     _check_still_absent(config, raw, unaligned)
     set_aside = [*packed.set_aside, *unaligned]
-    missing = {rejection.chain_key for rejection in set_aside}
+    missing = list({rejection.chain_key for rejection in set_aside})
     rejected = _with_reasons_of_fetch(set_aside, raw)
-    splits = Counter(index["split"].to_pylist())
+    splits = {s: _number(pc.equal(index["split"], s)) for s in get_args(Split)}
     if not splits["train"] + splits["validation"]:
         reasons = listed([f"{r.chain_key}: {r.reason}" for r in rejected])
         raise InputError(
-            f"{out}: no chain for training or validation is left of the {len(chains)} listed in "
+            f"{out}: no chain for training or validation is left of the {num_listed} listed in "
             f"{config.data.chains}" + (f":{reasons}" if rejected else ": all are in split template")
         )
-    store = TemplateStore(out, packed.chains)
+    store = TemplateStore(out, index)
+    pa.default_memory_pool().release_unused()  # the store's sequences are not in it
     templates, template_hits = _locate(
-        config, out, packed.alignments, index, store, console or Console(stderr=True)
+        config, out, buckets, packed.alignments, index, store, console or Console(stderr=True)
     )
+    template_hits.update(packed.left_out)
     with write_shard(out / INDEX_FILE, "index") as shard:
         for batch in index.to_batches():
             shard.add_batch(batch)
@@ -123,17 +123,17 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         config_hash=packing_hash(config),
-        source=packed.source,
+        source=source,
         counts={
-            **{f"chains, {split}": splits[split] for split in ("train", "validation", "template")},
+            **{f"chains, {split}": number for split, number in splits.items()},
             "chains set aside": len(missing),
-            "chains set aside, kept as templates": sum(
-                key in missing for key in index["chain_key"].to_pylist()
+            "chains set aside, kept as templates": _number(
+                pc.is_in(index["chain_key"], value_set=pa.array(missing, pa.string()))
             ),
-            "alignments": sum(len(summary.rows) for summary in packed.alignments),
+            "alignments": len(packed.alignments),
             **{f"template hits, {o}": template_hits[o] for o in sorted(TEMPLATE_OUTCOMES)},
             **_query_alone(index, packed.alignments),
-            **_notes(packed.alignments),
+            **dict(sorted(packed.notes.items())),
         },
         files=tuple(sorted([shard.facts, table, *packed.shards, *templates], key=lambda f: f.file)),
     )
@@ -141,46 +141,38 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
     return manifest
 
 
-def _query_alone(index: pa.Table, alignments: Sequence[MsaSummary]) -> dict[str, int]:
+def _query_alone(index: pa.Table, alignments: pa.Table) -> dict[str, int]:
     """Count the chains whose alignment is their sequence alone; nothing where there is none."""
-    alone = {
-        (summary.head.bucket, facts.row)
-        for summary in alignments
-        for facts in summary.rows
-        if facts.num_rows == 1
-    }
-    places = zip(index["msa_shard"].to_pylist(), index["msa_row"].to_pylist(), strict=True)
-    number = sum(place in alone for place in places)
+
+    def places(table: pa.Table) -> pa.ChunkedArray:
+        return pc.add(pc.multiply(table["msa_shard"].cast(pa.int64()), 2**32), table["msa_row"])
+
+    alone = places(alignments.filter(alignments["is_alone"]))
+    number = _number(pc.is_in(places(index), value_set=alone))
     return {QUERY_ALONE: number} if number else {}
 
 
-def _notes(alignments: Sequence[MsaSummary]) -> dict[str, int]:
-    """Count what is unusual in alignments; what there is none of is left out."""
-    counts: Counter[str] = Counter()
-    for facts in (facts for summary in alignments for facts in summary.rows):
-        if facts.num_other_parents:
-            counts["alignments with an earlier letter of a modified residue"] += 1
-        for source, number in facts.cut.items():
-            counts[f"alignment rows left out, {source}"] += number
-    return dict(sorted(counts.items()))
+def _number(chosen: pa.ChunkedArray) -> int:
+    number: int = pc.sum(chosen, min_count=0).as_py()
+    return number
 
 
 def _locate(
     config: Config,
     out: Path,
-    alignments: Sequence[MsaSummary],
+    buckets: Sequence[int],
+    alignments: pa.Table,
     index: pa.Table,
     store: TemplateStore,
     console: Console,
 ) -> tuple[list[ShardFacts], Counter[str]]:
     """Write the templates of all buckets; return their files, and counts of hits."""
+    users = index.select(["msa_shard", "msa_row", "chain_key", "release_date"])
     files: list[ShardFacts] = []
     counts: Counter[str] = Counter()
-    for summary in track(
-        alignments, description="templates, buckets", console=console, disable=not alignments
-    ):
-        users = index.filter(pc.equal(index["msa_shard"], summary.head.bucket))
-        facts, outcomes = locate_templates(out, summary, users, store, config.shards)
+    for bucket in track(buckets, description="templates, buckets", console=console):
+        rows, users_of = (t.filter(pc.equal(t["msa_shard"], bucket)) for t in (alignments, users))
+        facts, outcomes = locate_templates(out, bucket, rows, users_of, store, config.shards)
         files.append(facts)
         counts.update(outcomes)
     return files, counts
@@ -192,40 +184,6 @@ def _without_alignment(keys: Sequence[str], config: Config) -> list[Rejected]:
         f"another of the same sequence. Fetch or search it, or correct data.alignments. {STAYS}"
     )
     return [Rejected(key, STAGE, reason) for key in keys]
-
-
-def _check_table(chains: pa.Table, packed: pa.Table, bad: pa.Array, config: Config) -> None:
-    """Check that buckets were packed with the lines that the table of chains has now."""
-    keys, packed_keys = chains["chain_key"], packed["chain_key"]
-    place = pc.index_in(keys, value_set=packed_keys)
-    is_lost = pc.and_not(pc.is_null(place), pc.is_in(keys, value_set=bad))
-    is_gone = pc.invert(pc.is_in(packed_keys, value_set=keys))
-    then, now = packed["cluster_id"].take(place), chains["cluster_id"]
-    is_moved = pc.and_(pc.is_valid(place), pc.not_equal(then.fill_null(""), now.fill_null("")))
-    moved = pa.table([keys, now, then], ["key", "now", "then"]).filter(is_moved).to_pylist()
-    faults = {
-        **{m["key"]: f"is now of cluster {m['now']!r}, was packed as {m['then']!r}" for m in moved},
-        **dict.fromkeys(keys.filter(is_lost).to_pylist(), "is new since its bucket was packed"),
-        **dict.fromkeys(packed_keys.filter(is_gone).to_pylist(), "is no longer listed, but packed"),
-    }
-    if faults:
-        key = min(faults)
-        raise InputError(
-            f"{config.data.chains}: chain {key} {faults[key]}. {_pack_again(key, config)}"
-        )
-
-
-def _check_searched(chains: pa.Table, searched: pa.ChunkedArray, config: Config) -> None:
-    """Check that packing looked for the alignments of all chains but templates."""
-    is_due = pc.and_not(
-        pc.not_equal(chains["split"], "template"),
-        pc.is_in(chains["chain_key"], value_set=searched),
-    )
-    for row in chains.filter(is_due).slice(0, 1).to_pylist():
-        raise InputError(
-            f"{config.data.chains}: {row['chain_key']} is in split {row['split']}, it was new or a "
-            f"template when its bucket was packed. {_pack_again(row['chain_key'], config)}"
-        )
 
 
 def _check_still_absent(config: Config, raw: Path, unaligned: Sequence[Rejected]) -> None:
@@ -240,12 +198,6 @@ def _check_still_absent(config: Config, raw: Path, unaligned: Sequence[Rejected]
                 f"again: in the workflow delete {file} and give the same snakemake command, by "
                 f"hand {pack_command(file)}"
             )
-
-
-def _pack_again(chain_key: str, config: Config) -> str:
-    """How a chain's bucket is fixed, for errors."""
-    bucket = bucket_of(entry_of(chain_key), config.data.num_buckets)
-    return f"Pack bucket {bucket} again; {PACK_ALL_AGAIN}."
 
 
 def _with_reasons_of_fetch(set_aside: Sequence[Rejected], raw: Path) -> list[Rejected]:

@@ -15,7 +15,8 @@ PACK_ALL_AGAIN: Final = (
 
 PACK_ALIGNMENTS_AGAIN: Final = (
     "Pack the alignments of all buckets again: in the workflow, give the same snakemake command "
-    "with --forcerun pack; by hand `scalefold pack` with the run's -c, --raw and --out"
+    "with --forcerun fetch_alignments (files that were fetched are kept); by hand `scalefold pack` "
+    "with the run's -c, --raw and --out"
 )
 """How msa shards of an earlier version are converted, for errors."""
 
@@ -34,8 +35,7 @@ def repack_hint(path: Path) -> str:
     """How a damaged or missing file of a shard folder is fixed, for errors."""
     command = pack_command(path.name)
     index = "" if command.endswith("index`") else ", then `scalefold pack --stage index`"
-    file = "index.arrow" if path.name.startswith("templates-") else "the file"
     return (
-        f"Restore it from a copy, or pack it again: in the workflow delete {file} and give the "
-        f"same snakemake command, by hand {command} with the run's -c, --raw and --out{index}."
+        f"Restore it from a copy, or pack it again: in the workflow delete the file and give "
+        f"the same snakemake command, by hand {command} with the run's -c, --raw and --out{index}."
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+import heapq
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import ConfigDict, with_config
 
 from scalefold.config.values import NonNegative
@@ -34,15 +35,19 @@ class SourceFile:
 _SOURCES: Final = pa.schema(
     [("path", pa.string()), ("bytes", pa.int64()), ("sha256", pa.binary(32))]
 )
-_LINES: Final = 10_000
+_AT_A_TIME: Final = 10
+"""Rows of a batch that are Python's objects at the same time."""
 
 
-def source_columns(sources: Collection[SourceFile]) -> pa.RecordBatch:
-    """Return raw files as columns: as objects, those of the PDB would take half a gigabyte."""
+def source_columns(sources: Iterable[SourceFile]) -> pa.RecordBatch:
+    """Return raw files as columns, sorted by path: as objects, those of the PDB would take half a
+    gigabyte.
+    """
+    ordered = sorted(sources, key=attrgetter("path"))
     columns = [
-        [source.path for source in sources],
-        [source.bytes for source in sources],
-        [bytes.fromhex(source.sha256) for source in sources],
+        [source.path for source in ordered],
+        [source.bytes for source in ordered],
+        [bytes.fromhex(source.sha256) for source in ordered],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _SOURCES, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SOURCES)
@@ -66,15 +71,17 @@ class Snapshot:
     sha256: str
 
     @staticmethod
-    def of(sources: Sequence[pa.RecordBatch]) -> Snapshot:
+    def of(sources: Iterable[pa.RecordBatch]) -> Snapshot:
         """Return the snapshot of `source_columns`, in any order, repetitions allowed."""
-        table = pa.Table.from_batches(sources, _SOURCES).combine_chunks()
-        order = pc.sort_indices(table["path"])
         digest, previous, files, total = hashlib.sha256(), None, 0, 0
-        for start in range(0, len(order), _LINES):
-            columns = table.take(order[start : start + _LINES]).columns
-            for path, num_bytes, sha256 in zip(*(c.to_pylist() for c in columns), strict=True):
-                if path != previous:
-                    digest.update(f"{sha256.hex()}  {path}\n".encode())
-                    files, total, previous = files + 1, total + num_bytes, path
+        for path, num_bytes, sha256 in heapq.merge(*map(_rows, sources), key=itemgetter(0)):
+            if path != previous:
+                digest.update(f"{sha256.hex()}  {path}\n".encode())
+                files, total, previous = files + 1, total + num_bytes, path
         return Snapshot(files, total, digest.hexdigest())
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, int, bytes]]:
+    for start in range(0, len(batch), _AT_A_TIME):
+        columns = batch.slice(start, _AT_A_TIME).columns
+        yield from zip(*(column.to_pylist() for column in columns), strict=True)

@@ -178,12 +178,12 @@ def read_chain_summary(folder: Path, bucket: int, config: Config) -> ChainSummar
     InputError
         It is missing, damaged, or was packed with other settings or by another version.
     """
-    return _read(folder, "chain", bucket, config, ChainSummary)
+    return _read(folder, "chain", bucket, config, _CHAINS)
 
 
 def read_msa_summary(folder: Path, bucket: int, config: Config) -> MsaSummary:
     """Read a bucket's msa summary; raises as :func:`read_chain_summary`."""
-    return _read(folder, "msa", bucket, config, MsaSummary)
+    return _read(folder, "msa", bucket, config, _ALIGNMENTS)
 
 
 def rows_left_out(folder: Path, bucket: int, row: int) -> dict[str, int]:
@@ -195,6 +195,9 @@ def rows_left_out(folder: Path, bucket: int, row: int) -> dict[str, int]:
 
 
 _Summary = TypeVar("_Summary", ChainSummary, MsaSummary)
+_HEAD: Final = TypeAdapter(BucketHead)
+_CHAINS: Final = TypeAdapter(ChainSummary)
+_ALIGNMENTS: Final = TypeAdapter(MsaSummary)
 
 
 def _read(
@@ -202,20 +205,20 @@ def _read(
     family: str,
     bucket: int,
     config: Config,
-    kind: type[_Summary],
+    kind: TypeAdapter[_Summary],
 ) -> _Summary:
     path = folder / summary_file(family, bucket)
     fix = f"{pack_command(path.name)} writes it."
     try:
         tree = read_sealed(path, fix)
-        head = TypeAdapter(BucketHead).validate_python(tree.get("head"))
+        head = _HEAD.validate_python(tree.get("head"))
         if head.schema_version != FAMILY_VERSIONS[family]:
             raise InputError(
                 f"{path}: schema version {head.schema_version}, this version of scalefold writes "
                 f"{FAMILY_VERSIONS[family]}. {PACK_ALIGNMENTS_AGAIN}."
             )
         check_keys(path, tree, _KEYS, fix)
-        summary = TypeAdapter(kind).validate_python(tree)
+        summary = kind.validate_python(tree)
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file. {fix}") from error
     except ValidationError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import shard_file
 from scalefold.shards.shard_file import ShardFile
 
+_ENTRIES: Final = 10_000
+"""Entries that are known at the same time."""
 _LETTERS: Final = RESTYPES_WITH_X.encode().ljust(256, b"?")
 
 
@@ -44,10 +47,13 @@ class TemplateStore:
 
     def __init__(self, folder: Path, chains: pa.Table) -> None:
         self._folder = folder
-        self._chains = chains
-        self._keys = pa.concat_arrays(chains["chain_key"].chunks)
-        self._entries: dict[str, _Entry] = {}
-        self._of_id: dict[bytes, str] = {}
+        names = ["chain_key", "chain_shard", "chain_row", "seq_id", "release_date"]
+        seq_ids = pc.unique(chains["seq_id"])
+        numbers = pc.index_in(chains["seq_id"], value_set=seq_ids)
+        self._chains = chains.select(names).append_column("sequence", numbers)
+        self._keys = chains["chain_key"]
+        self._sequences: list[str | None] = [None] * len(seq_ids)
+        self._entry = functools.lru_cache(_ENTRIES)(self._read_entry)
 
     def sequences(self, entry_id: str) -> dict[str, str]:
         """Return chain key -> sequence of an entry's packed chains; empty if there are none."""
@@ -57,16 +63,12 @@ class TemplateStore:
         """Return an entry's release, ``None`` where it is not known or no chain is packed."""
         return self._entry(entry_id).released
 
-    def _entry(self, entry_id: str) -> _Entry:
-        found = self._entries.get(entry_id)
-        if found is None:
-            members = self._members(entry_id)
-            found = _Entry(
-                {member["chain_key"]: self._sequence(member) for member in members},
-                members[0]["release_date"] if members else None,
-            )
-            self._entries[entry_id] = found
-        return found
+    def _read_entry(self, entry_id: str) -> _Entry:
+        members = self._members(entry_id)
+        return _Entry(
+            {member["chain_key"]: self._sequence(member) for member in members},
+            members[0]["release_date"] if members else None,
+        )
 
     def _members(self, entry_id: str) -> list[dict[str, Any]]:
         """Return what is known of an entry's chains, by chain key."""
@@ -76,9 +78,11 @@ class TemplateStore:
         return [member for member in members if entry_of(member["chain_key"]) == entry_id]
 
     def _sequence(self, chain: Mapping[str, Any]) -> str:
-        if chain["seq_id"] not in self._of_id:
+        sequence = self._sequences[chain["sequence"]]
+        if sequence is None:
             self._read_bucket(chain["chain_shard"])
-        return self._of_id[chain["seq_id"]]
+            return self._sequence(chain)
+        return sequence
 
     def _read_bucket(self, bucket: int) -> None:
         """Read the sequences of a bucket that are not known yet.
@@ -86,11 +90,11 @@ class TemplateStore:
         All at once, since a file that stays open has its pages in memory.
         """
         members = self._chains.filter(pc.equal(self._chains["chain_shard"], bucket))
-        wanted = members.select(["chain_key", "chain_row", "seq_id"]).to_pylist()
-        new = list({m["seq_id"]: m for m in wanted if m["seq_id"] not in self._of_id}.values())
+        known = self._sequences
+        new = {m["sequence"]: m for m in members.to_pylist() if known[m["sequence"]] is None}
         file = ShardFile(self._folder / shard_file("chain", bucket), "chain")
-        columns = file.scan("aatype", [member["chain_row"] for member in new])
-        for member, aatype in zip(new, columns, strict=True):
+        columns = file.scan("aatype", [member["chain_row"] for member in new.values()])
+        for (number, member), aatype in zip(new.items(), columns, strict=True):
             letters = aatype[0].values.to_numpy().tobytes().translate(_LETTERS)
             if hashlib.sha256(letters).digest() != member["seq_id"]:
                 raise ChecksumError(
@@ -98,5 +102,5 @@ class TemplateStore:
                     "damaged: its sequence does not have the hash that its summary states. "
                     f"{repack_hint(file.path)}"
                 )
-            self._of_id[member["seq_id"]] = letters.decode("ascii")
+            known[number] = letters.decode("ascii")
         file.close()

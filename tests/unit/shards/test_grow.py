@@ -115,7 +115,7 @@ def test_alignments_of_the_former_version_are_refused_with_the_command(demo_copy
     del tree["sha256"], tree["hits"]
     tree["head"]["schema_version"] = 1
     path.write_text(json.dumps(tree))
-    with pytest.raises(InputError, match=r"msa-00001\.json: .*\b1\b.*--forcerun pack;"):
+    with pytest.raises(InputError, match=r"msa-00001\.json: .*\b1\b.*--forcerun fetch_alignments "):
         pack_index(demo_copy.config, demo_copy.raw, demo_copy.out, QUIET)
     for bucket in range(demo_copy.buckets):
         pack_alignments(demo_copy.config, demo_copy.raw, demo_copy.out, bucket, QUIET)
