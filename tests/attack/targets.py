@@ -27,10 +27,10 @@ from scalefold.chains.clusters import read_entity_clusters
 from scalefold.chains.sources import read_sources
 from scalefold.chains.tables import MLPERF_COLUMNS
 from scalefold.chains.targets import read_validation
+from scalefold.checkpoint.early_stopping import TargetReached, read_end
 from scalefold.checkpoint.lock import sign_of_life
 from scalefold.checkpoint.published import steps_made_from
 from scalefold.checkpoint.read import latest, load_training, load_weights
-from scalefold.checkpoint.target import TargetReached, read_end
 from scalefold.checkpoint.write import save
 from scalefold.config import Config, config_to_yaml, load_config, load_stages, make_config
 from scalefold.config.load import merge

@@ -27,13 +27,13 @@ from scalefold.features.shares import pad_to_degree
 from scalefold.launcher import find_place
 from scalefold.loader.loader import TrainingLoader
 from scalefold.loader.sampler import TrainingSampler
-from scalefold.loader.shared_batches import shared
+from scalefold.loader.shared_batches import share_batches
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.model.example import example_features, set_example_weights
 from scalefold.model.passes import SamplePasses
-from scalefold.optim.accumulation import clip_scale
+from scalefold.optim.clipping import clip_scale
 from scalefold.optim.optimiser import Adam
 from scalefold.parallel import Mesh
 from scalefold.parallel.launch import divided, joined
@@ -144,7 +144,7 @@ def _gradients(model: AlphaFold, mesh: Mesh) -> dict[str, Tensor]:
         if parameter.grad is not None:
             if mesh.dap.rank and id(parameter) in replicated:
                 parameter.grad.zero_()
-            gradients[name] = mesh.dap.sum(parameter.grad).wait()
+            gradients[name] = mesh.dap.all_reduce(parameter.grad).wait()
     return gradients
 
 
@@ -173,26 +173,26 @@ def training(config: Config, shards: Path, mesh: Mesh, precision: str) -> dict[s
     """Numbers of each step of a short training, and the state at its end."""
     tree = merge(config.model_dump(mode="json"), {"training": {"precision": precision}})
     config = make_config(tree)
-    trainer = assemble(config, CPU, mesh)
+    parts = assemble(config, CPU, mesh)
     generator = torch.Generator().manual_seed(3)
-    for view in trainer.parameters.by_name(trainer.parameters.master).values():
+    for view in parts.parameters.by_name(parts.parameters.master).values():
         view += 0.05 * torch.randn(view.shape, generator=generator)
-    trainer.parameters.publish()
+    parts.parameters.update_working_copy()
     own = None
     if mesh.dap.rank == 0:
         place = {"rank": mesh.data.rank, "world_size": mesh.data.size}
         own = TrainingLoader(ShardReader(shards), config, CPU, **place)
-    loader = shared(own, mesh.dap, CPU)
+    loader = share_batches(own, mesh.dap, CPU)
     steps = []
     for _ in range(config.training.steps):
         batch = next(loader)
-        numbers = Readback(trainer.step(batch.samples, config.optimiser.learning_rate)).get()
+        numbers = Readback(parts.step(batch.samples, config.optimiser.learning_rate)).get()
         steps.append({"means": numbers.means, "norm": numbers.gradient_norm, "keys": batch.draws})
-    weights = trainer.parameters.by_name(trainer.parameters.master)
+    weights = parts.parameters.by_name(parts.parameters.master)
     return {
         "steps": steps,
         "weights": {name: view.clone() for name, view in weights.items()},
-        "average": trainer.average.average.clone(),
+        "average": parts.average.average.clone(),
     }
 
 

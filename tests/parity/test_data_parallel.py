@@ -43,7 +43,7 @@ from scalefold.loader.loader import TrainingLoader
 from scalefold.launcher import find_place
 from scalefold.parallel.launch import joined
 from scalefold.shards.reader import ShardReader
-from scalefold.optim import accumulation, clipping
+from scalefold.optim import clipping
 from scalefold.train.assemble import assemble
 
 config, shards, out, cases, steps, rate = sys.argv[1:]
@@ -53,11 +53,11 @@ flat_norm = clipping.flat_norm
 
 def listening(buffer):
     # A sample's gradient is measured when it is complete; the mean, elsewhere, may be as well.
-    if buffer.data_ptr() == trainer.parameters.gradient.data_ptr():
+    if buffer.data_ptr() == parts.parameters.gradient.data_ptr():
         gradients.append(buffer.clone())
     return flat_norm(buffer)
 
-accumulation.flat_norm = clipping.flat_norm = listening
+clipping.flat_norm = listening
 with joined(find_place(), lambda: torch.device("cpu")) as (mesh, _):
     found = {}
     for case in cases.split(","):
@@ -67,24 +67,24 @@ with joined(find_place(), lambda: torch.device("cpu")) as (mesh, _):
         tree = {"optimiser": {"clip_scope": scope, "clip_norm": clip},
                 "training": {"precision": precision, "global_batch_size": 4, "steps": int(steps)}}
         loaded = load_config([Path(config)], tree)
-        trainer = assemble(loaded, torch.device("cpu"), mesh)
+        parts = assemble(loaded, torch.device("cpu"), mesh)
         generator = torch.Generator().manual_seed(3)
-        for view in trainer.parameters.by_name(trainer.parameters.master).values():
+        for view in parts.parameters.by_name(parts.parameters.master).values():
             view += 0.05 * torch.randn(view.shape, generator=generator)
-        trainer.parameters.publish()
-        before = trainer.parameters.master.clone()
+        parts.parameters.update_working_copy()
+        before = parts.parameters.master.clone()
         gradients, records = [], []
         reader = ShardReader(Path(shards))
         place = {"rank": mesh.data.rank, "world_size": mesh.data.size}
         with TrainingLoader(reader, loaded, "cpu", **place) as loader:
             for batch in loader:
-                numbers = trainer.step(batch.samples, float(rate))
+                numbers = parts.step(batch.samples, float(rate))
                 records.append({
                     "norm": numbers.gradient_norm, "finite": numbers.finite,
                     "told": numbers.exchanged, "keys": batch.chain_keys,
                     "norms": numbers.per_sample[:, 1], "recycling": batch.recycling,
-                    "moment": trainer.optimiser.first_moment.clone(),
-                    "weights": trainer.parameters.master.clone(),
+                    "moment": parts.optimiser.first_moment.clone(),
+                    "weights": parts.parameters.master.clone(),
                 })
         found[case] = {"before": before, "steps": records,
                        "gradients": torch.stack(gradients[:4 // mesh.data.size])}

@@ -32,7 +32,7 @@ from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
-from scalefold.train.assemble import Trainer, assemble
+from scalefold.train.assemble import TrainingParts, assemble
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).with_name("golden_loss.json")
@@ -103,23 +103,23 @@ def prepare(folder: Path) -> tuple[Config, Path]:
     return config, folder / "shards"
 
 
-def _perturb(trainer: Trainer, seed: int) -> None:
+def _perturb(parts: TrainingParts, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    master = trainer.parameters.master
+    master = parts.parameters.master
     master.mul_(1 + PERTURBATION * (2 * torch.rand(master.shape, generator=generator) - 1))
-    trainer.parameters.publish()
+    parts.parameters.update_working_copy()
 
 
 def losses(config: Config, shards: Path, perturbed: int | None = None) -> dict[str, list[float]]:
     """Mean loss and terms over the samples of each step."""
-    trainer = assemble(config, torch.device("cpu"))
+    parts = assemble(config, torch.device("cpu"))
     if perturbed is not None:
-        _perturb(trainer, perturbed)
+        _perturb(parts, perturbed)
     found: dict[str, list[float]] = {}
     with TrainingLoader(ShardReader(shards), config) as loader:
         for batch in loader:
             rate = learning_rate(batch.step + 1, config.optimiser)
-            numbers = trainer.step(batch.samples, rate)
+            numbers = parts.step(batch.samples, rate)
             assert numbers.finite
             for name, column in zip(numbers.names, numbers.per_sample.T.tolist()):
                 found.setdefault(name, []).append(sum(column) / len(column))

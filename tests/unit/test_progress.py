@@ -9,7 +9,7 @@ from rich.console import Console
 
 from scalefold import progress
 from scalefold.progress import LiveLine, format_duration
-from scalefold.train.progress import ProgressLine
+from scalefold.train.progress_line import ProgressLine
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 # and their evaluations.
 from scalefold.config import initial_weights_sha256
 from scalefold.checkpoint.published import passed_steps, steps_made_from
-from scalefold.checkpoint.target import read_end
+from scalefold.checkpoint.early_stopping import read_end
 from scalefold.shards.manifest import data_hash
 
 ASYNC = CONFIG.evaluation.mode == "async"

@@ -128,11 +128,11 @@ def loss_curve(config: Config, reader: ShardReader, device: torch.device) -> lis
     InputError
         A loss was not finite, so that nothing can be compared with it.
     """
-    trainer = assemble(config, device)
+    parts = assemble(config, device)
     losses = []
     with TrainingLoader(reader, config, device) as loader:
         for batch in loader:
-            numbers = trainer.step(batch.samples, learning_rate(batch.step + 1, config.optimiser))
+            numbers = parts.step(batch.samples, learning_rate(batch.step + 1, config.optimiser))
             losses.append(numbers.per_sample[:, 0].mean())
     curve = torch.stack(losses).tolist()
     for step, loss in enumerate(curve, 1):

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from scalefold.config.schema import Config
-from scalefold.engine.memory import empty_features, for_counting
+from scalefold.engine.pass_memory import empty_features, for_counting
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.contract import Previous
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from scalefold.bench.measure import require_finite
 from scalefold.features.contract import Features
-from scalefold.optim.accumulation import clip_scale
-from scalefold.train.assemble import Trainer
+from scalefold.optim.clipping import clip_scale
+from scalefold.train.assemble import TrainingParts
 
 _GAIN: Final = 0.5
 """Standard deviation of what a layer makes of normal numbers: updates are smaller than sums."""
@@ -51,25 +51,25 @@ class Agreement:
         return {**values, "agrees": self.agrees}
 
 
-def step_gradient(trainer: Trainer, passes: list[Features], clip_norm: float) -> Tensor:
-    """Gradient of a sample, but for a factor that all trainers of a configuration share.
+def step_gradient(parts: TrainingParts, passes: list[Features], clip_norm: float) -> Tensor:
+    """Gradient of a sample, but for a factor that all models of a configuration share.
 
-    At made-up weights, none of which is 0, as many initial ones are. The trainer's own are lost.
+    At made-up weights, none of which is 0, as many initial ones are. Those that it had are lost.
     What clipping to ``clip_norm`` has changed is undone.
     """
-    parameters, generator = trainer.parameters, torch.Generator().manual_seed(1)
+    parameters, generator = parts.parameters, torch.Generator().manual_seed(1)
     for name, view in parameters.by_name(parameters.master).items():
         values = torch.randn(view.shape, generator=generator)
         if view.ndim > 1:
             view.copy_(_GAIN * view.shape[-1] ** -0.5 * values)
         else:
             view.copy_(_SMALL * values + ("layer_norm" in name and name.endswith("weight")))
-    parameters.publish()
-    trainer.optimiser.first_moment.zero_()
-    numbers = trainer.step([passes], 0.0)
+    parameters.update_working_copy()
+    parts.optimiser.first_moment.zero_()
+    numbers = parts.step([passes], 0.0)
     require_finite(numbers)
     # Adam's first moment is a fixed part of the mean gradient.
-    named = parameters.by_name(trainer.optimiser.first_moment)
+    named = parameters.by_name(parts.optimiser.first_moment)
     gradient = torch.cat([named[name].flatten() for name in sorted(named)])
     return gradient / clip_scale(numbers.gradient_norm, clip_norm)
 

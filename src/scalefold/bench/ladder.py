@@ -26,7 +26,7 @@ from scalefold.config.schema import Config, KernelPackage
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
 from scalefold.shards.reader import ShardReader
-from scalefold.train.assemble import Trainer, assemble
+from scalefold.train.assemble import TrainingParts, assemble
 
 _TIMED_SECONDS: Final = 1.0
 """Steps of a recycling count are repeated until they took about this long."""
@@ -169,9 +169,9 @@ def _measure(
 ) -> dict[str, Any]:
     with released(device):
         try:
-            trainer = assemble(config, device)
+            parts = assemble(config, device)
             measured = measure_steps(
-                trainer,
+                parts,
                 config,
                 prepared_samples(config, shards, device),
                 flops,
@@ -181,7 +181,7 @@ def _measure(
             row = measured.rounded()
             if with_loading:
                 row["loading_seconds"] = _loading_seconds(
-                    trainer, config, shards, measured.step_seconds_by_recycling, device
+                    parts, config, shards, measured.step_seconds_by_recycling, device
                 )
             return row
         except torch.OutOfMemoryError as error:
@@ -189,7 +189,7 @@ def _measure(
 
 
 def _loading_seconds(
-    trainer: Trainer,
+    parts: TrainingParts,
     config: Config,
     shards: Path,
     step_seconds: Sequence[float],
@@ -206,7 +206,7 @@ def _loading_seconds(
             if number == warm_up:
                 synchronise(device)
                 started = time.perf_counter()
-            trainer.step(batch.samples, config.optimiser.learning_rate)
+            parts.step(batch.samples, config.optimiser.learning_rate)
             if number >= warm_up:
                 prepared += step_seconds[batch.recycling]
         synchronise(device)

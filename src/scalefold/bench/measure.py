@@ -22,7 +22,7 @@ from scalefold.features.contract import Features
 from scalefold.features.pipeline import training_features
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.shards.reader import ShardReader
-from scalefold.train.assemble import Trainer
+from scalefold.train.assemble import TrainingParts
 from scalefold.train.step_numbers import StepNumbers
 
 _MOST_REPEATS: Final = 10
@@ -126,7 +126,7 @@ def require_finite(numbers: StepNumbers) -> None:
 
 
 def measure_steps(
-    trainer: Trainer,
+    parts: TrainingParts,
     config: Config,
     samples: Sequence[list[Features]],
     flops: StepFlops,
@@ -148,7 +148,7 @@ def measure_steps(
 
     def step(recycling: int) -> None:
         passes = [passes[: recycling + 1] for passes in samples]
-        require_finite(trainer.step(passes, rate))  # waits for the device
+        require_finite(parts.step(passes, rate))  # waits for the device
 
     if on_gpu:
         torch.cuda.empty_cache()

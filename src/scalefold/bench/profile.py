@@ -90,13 +90,13 @@ def _profile_passes(
 ) -> dict[str, list[Cost]]:
     """Costs by module of a recycling pass and of a training pass, both without graphs."""
     eager = varied(config, {"training.cuda_graphs": False, "training.compile": False})
-    trainer = assemble(eager, device)
+    parts = assemble(eager, device)
 
-    def differentiate(loss: Tensor) -> None:
+    def backward(loss: Tensor) -> None:
         with named_range("(gradients)"):
-            trainer.parameters.differentiate(loss)
+            parts.parameters.backward(loss)
 
-    gradient = SampleGradient(trainer.model, differentiate, config)
+    gradient = SampleGradient(parts.model, backward, config)
     previous = gradient.before_first(features)
     with torch.no_grad():
         templates = gradient.embed_templates(features)
@@ -110,7 +110,7 @@ def _profile_passes(
             gradient.recycle(features, previous, templates)
 
     costs = {}
-    with named_modules(trainer.model):
+    with named_modules(parts.model):
         works: dict[str, Callable[[], None]] = {
             "recycling pass": recycling_pass,
             "training pass": training_pass,
@@ -126,11 +126,11 @@ def _profile_step(
     config: Config, samples: list[list[Features]], out: Path, device: torch.device
 ) -> Trace:
     """A whole step without recycling, as configured."""
-    trainer = assemble(config, device)
+    parts = assemble(config, device)
     rate = config.optimiser.learning_rate
-    trainer.step(samples, rate)  # compiles, captures
+    parts.step(samples, rate)  # compiles, captures
     return trace(
-        lambda: trainer.step(samples, rate),
+        lambda: parts.step(samples, rate),
         out / "step.json.gz",
         device,
         host=device.type != "cuda",

@@ -29,12 +29,13 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.loader.loader import TrainingLoader
-from scalefold.loader.shared_batches import shared
+from scalefold.loader.shared_batches import share_batches
 from scalefold.parallel import SINGLE, Mesh, Ranks
+from scalefold.parallel.agreement import on_all
 from scalefold.parallel.group_axis import GroupAxis
-from scalefold.parallel.ranks import broadcast_all, on_all
+from scalefold.parallel.ranks import broadcast_tensors
 from scalefold.shards.reader import ShardReader
-from scalefold.train.assemble import Trainer, assemble
+from scalefold.train.assemble import TrainingParts, assemble
 from scalefold.train.step_numbers import Readback
 
 _TIMED_STEPS: Final = 10
@@ -142,22 +143,22 @@ def _measured(bench: _Bench, mesh: Mesh) -> dict[str, Any]:
     with released(device):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        trainer = assemble(config, device, mesh)
-        losses = _losses(trainer, bench, mesh)
-        weights = trainer.parameters.master.cpu().numpy().tobytes()
+        parts = assemble(config, device, mesh)
+        losses = _losses(parts, bench, mesh)
+        weights = parts.parameters.master.cpu().numpy().tobytes()
         passes = _passes(bench, everybody.data.rank, everybody.dap)
-        seconds = _step_seconds(trainer, passes, bench)
+        seconds = _step_seconds(parts, passes, bench)
         peak = None
         if device.type == "cuda":
             peak = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
         return {
             "losses": losses,
-            "recomputation": trainer.checkpointing,
-            "weights": everybody.world.gather(hashlib.sha256(weights).hexdigest()),
+            "recomputation": parts.checkpointing,
+            "weights": everybody.world.all_gather_object(hashlib.sha256(weights).hexdigest()),
             "seconds": seconds,
             "peak_gib": peak,
-            "work": _gpu_work(trainer, passes, bench),
-            "gradient": _gradient(trainer, bench) if everybody.dap.size > 1 else None,
+            "work": _gpu_work(parts, passes, bench),
+            "gradient": _gradient(parts, bench) if everybody.dap.size > 1 else None,
         }
 
 
@@ -177,63 +178,63 @@ def _agreement(bench: _Bench, alone: torch.Tensor, together: torch.Tensor) -> Ag
     return agreement(alone, together, reference)
 
 
-def _gradient(trainer: Trainer, bench: _Bench) -> torch.Tensor:
+def _gradient(parts: TrainingParts, bench: _Bench) -> torch.Tensor:
     """Gradient of the first sample, which all ranks share here."""
     passes = _passes(bench, 0, bench.everybody.world)
     # Without recycling: it would enlarge roundings, where a distance changes its bin.
-    return step_gradient(trainer, passes[-1:], bench.config.optimiser.clip_norm)
+    return step_gradient(parts, passes[-1:], bench.config.optimiser.clip_norm)
 
 
 def _passes(bench: _Bench, number: int, ranks: Ranks) -> list[Features]:
     """A sample's passes, the same bits on all of these ranks."""
     passes = prepared_samples(bench.config, bench.shards, bench.device)[number]
     tensors = {id(t): t for features in passes for t in features.values()}
-    broadcast_all(ranks, list(tensors.values()))
+    broadcast_tensors(ranks, list(tensors.values()))
     return passes
 
 
-def _losses(trainer: Trainer, bench: _Bench, mesh: Mesh) -> list[float]:
+def _losses(parts: TrainingParts, bench: _Bench, mesh: Mesh) -> list[float]:
     """Train, and return each step's mean loss."""
     config, device, losses = bench.config, bench.device, []
     own = None
     if mesh.dap.rank == 0:
         reader, rank, size = ShardReader(bench.shards), mesh.data.rank, mesh.data.size
         own = TrainingLoader(reader, config, device, rank=rank, world_size=size)
-    loader = shared(own, mesh.dap, device)
+    loader = share_batches(own, mesh.dap, device)
     for _ in range(config.training.steps):
-        numbers = trainer.step(next(loader).samples, config.optimiser.learning_rate)
+        numbers = parts.step(next(loader).samples, config.optimiser.learning_rate)
         require_finite(numbers)
         losses.append(Readback(numbers).get().means["loss"])
     return losses
 
 
-def _step_seconds(trainer: Trainer, passes: list[Features], bench: _Bench) -> list[float]:
+def _step_seconds(parts: TrainingParts, passes: list[Features], bench: _Bench) -> list[float]:
     """Median of a step by recycling count; of each step, the slowest process counts."""
     world, device = bench.everybody.world, bench.device
 
     def timed(recycling: int) -> float:
         _meet(bench.everybody, device)
         started = time.perf_counter()
-        _step(trainer, passes[: recycling + 1], bench)
+        _step(parts, passes[: recycling + 1], bench)
         return time.perf_counter() - started
 
     medians = []
     for recycling in range(len(passes)):
         timed(recycling)  # to warm up
         times = [timed(recycling) for _ in range(_TIMED_STEPS)]
-        slowest = map(max, zip(*world.gather(times), strict=True))
+        slowest = map(max, zip(*world.all_gather_object(times), strict=True))
         medians.append(float(f"{statistics.median(slowest):.5g}"))
     return medians
 
 
-def _step(trainer: Trainer, passes: list[Features], bench: _Bench) -> None:
-    numbers = trainer.step([passes], bench.config.optimiser.learning_rate)
+def _step(parts: TrainingParts, passes: list[Features], bench: _Bench) -> None:
+    numbers = parts.step([passes], bench.config.optimiser.learning_rate)
     synchronise(bench.device)
     require_finite(numbers)
 
 
 def _gpu_work(
-    trainer: Trainer, passes: list[Features], bench: _Bench
+    parts: TrainingParts, passes: list[Features], bench: _Bench
 ) -> list[dict[str, Any]] | None:
     """What this process's GPU does in a step without recycling, and with one more pass.
 
@@ -244,7 +245,7 @@ def _gpu_work(
     found = []
     for count in range(1, min(len(passes), 2) + 1):
         _meet(bench.everybody, bench.device)
-        trace = gpu_work(partial(_step, trainer, passes[:count], bench), bench.device)
+        trace = gpu_work(partial(_step, parts, passes[:count], bench), bench.device)
         exchanges = [span for span in trace.work if _EXCHANGES.search(span.name)]
         found.append(
             {

@@ -91,12 +91,10 @@ def _measure(
     """Assemble and time one variant, or record that it does not fit."""
     with released(device):
         try:
-            trainer, samples = assemble(config, device), prepared_samples(config, shards, device)
-            measured = measure_steps(
-                trainer, config, samples, flops, seconds=seconds, device=device
-            )
+            parts, samples = assemble(config, device), prepared_samples(config, shards, device)
+            measured = measure_steps(parts, config, samples, flops, seconds=seconds, device=device)
             return {
-                "recomputation": trainer.checkpointing,
+                "recomputation": parts.checkpointing,
                 "filled": filled(samples),
                 **measured.rounded(),
             }
@@ -110,9 +108,9 @@ def first_step(config: Config, device: torch.device) -> float:
     Triton's cache and that of torch.compile then hold what training with these settings needs.
     """
     with given_or_full(None, config.features) as shards:
-        trainer, samples = assemble(config, device), prepared_samples(config, shards, device)
+        parts, samples = assemble(config, device), prepared_samples(config, shards, device)
     started = time.perf_counter()
-    require_finite(trainer.step(samples, config.optimiser.learning_rate))
+    require_finite(parts.step(samples, config.optimiser.learning_rate))
     return time.perf_counter() - started
 
 

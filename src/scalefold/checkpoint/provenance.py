@@ -56,7 +56,7 @@ def made_with(device: torch.device) -> dict[str, str | None]:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class InputHashes:
     """The files that a training depends on, by what is in them.
 
     Attributes
@@ -71,9 +71,9 @@ class Inputs:
     initial_weights_sha256: str | None = None
 
 
-def inputs_of(config: Config, shards: Path) -> Inputs:
+def input_hashes(config: Config, shards: Path) -> InputHashes:
     """Identify the files that a training is about to start from."""
-    return Inputs(data_hash(shards), initial_weights_sha256(config))
+    return InputHashes(data_hash(shards), initial_weights_sha256(config))
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

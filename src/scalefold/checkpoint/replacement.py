@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from scalefold.checkpoint.lock import LOCK_FOLDER, TRAINING_LOG
-from scalefold.checkpoint.provenance import Inputs
+from scalefold.checkpoint.provenance import InputHashes
 from scalefold.checkpoint.published import passed_steps
 from scalefold.checkpoint.read import checkpoint_path, checkpoints, read_metadata
 from scalefold.checkpoint.resume import run_differences
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 REPLACED_FOLDER: Final = "replaced"
 
 
-def set_aside_other_run(config: Config, inputs: Inputs, out: Path) -> Path | None:
+def set_aside_other_run(config: Config, inputs: InputHashes, out: Path) -> Path | None:
     """Move the training in ``out`` away, unless configuration and data continue it.
 
     It is another one if it was made with other files or settings (see `run_differences`), or went
@@ -36,7 +36,7 @@ def set_aside_other_run(config: Config, inputs: Inputs, out: Path) -> Path | Non
     Parameters
     ----------
     config : Config
-    inputs : Inputs
+    inputs : InputHashes
     out : Path
         The training's folder, whose lock the caller holds.
 
@@ -63,7 +63,7 @@ def set_aside_other_run(config: Config, inputs: Inputs, out: Path) -> Path | Non
     return target
 
 
-def _difference(config: Config, inputs: Inputs, out: Path) -> str | None:
+def _difference(config: Config, inputs: InputHashes, out: Path) -> str | None:
     """Say why a folder's checkpoints are not a part of this run; None if they are."""
     found = [read_metadata(path).step for path in checkpoints(out)]
     if not found:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from scalefold.checkpoint.provenance import Inputs
+from scalefold.checkpoint.provenance import InputHashes
 from scalefold.checkpoint.read import FormerData, Metadata
 from scalefold.config.identity import FREE_KEYS, trajectory_settings
 from scalefold.config.schema import Config
@@ -17,7 +17,9 @@ _STAND_FOR_DATA: Final = ("data", "shards")
 """Sections that are not compared themselves: the shards that they lead to are."""
 
 
-def check_resumable(checkpoint: Path, metadata: Metadata, config: Config, inputs: Inputs) -> None:
+def check_resumable(
+    checkpoint: Path, metadata: Metadata, config: Config, inputs: InputHashes
+) -> None:
     """Refuse to continue with another model, seed, optimiser, data or initial weights.
 
     Raises
@@ -41,7 +43,7 @@ def check_resumable(checkpoint: Path, metadata: Metadata, config: Config, inputs
     )
 
 
-def run_differences(metadata: Metadata, config: Config, inputs: Inputs) -> list[str]:
+def run_differences(metadata: Metadata, config: Config, inputs: InputHashes) -> list[str]:
     """Say in what a checkpoint's run is another than this one.
 
     Returns
@@ -67,7 +69,7 @@ def run_differences(metadata: Metadata, config: Config, inputs: Inputs) -> list[
     return differences
 
 
-def former_data(metadata: Metadata, inputs: Inputs) -> list[FormerData]:
+def former_data(metadata: Metadata, inputs: InputHashes) -> list[FormerData]:
     """Return the shards that a checkpoint's run has been trained on until now, but the present."""
     before = metadata.data_manifest_sha256
     if before == inputs.data_manifest_sha256:
@@ -75,7 +77,7 @@ def former_data(metadata: Metadata, inputs: Inputs) -> list[FormerData]:
     return [*metadata.former_data, FormerData(metadata.step, before)]
 
 
-def _other_data(metadata: Metadata, config: Config, inputs: Inputs) -> list[str]:
+def _other_data(metadata: Metadata, config: Config, inputs: InputHashes) -> list[str]:
     before, now = metadata.data_manifest_sha256, inputs.data_manifest_sha256
     if before == now or config.training.accept_new_data:
         return []

@@ -11,12 +11,12 @@ from scalefold.checkpoint.state import TrainingState
 from scalefold.errors import InputError
 
 
-class Snapshot:
+class StateSnapshot:
     """The state of a training at one moment, by name, on the CPU.
 
     Its memory is allocated once. For a training on a GPU it is page-locked, and a stream of its own
     fills it while the passes of the next step run, which read the same state. Only the update at
-    their end waits for the copy, which is complete long before. Where ranks divide the state, the
+    their end waits for the copy, which is complete long before. Where the state is sharded, the
     passes wait too: it is gathered where their gradients go.
 
     Parameters

@@ -20,8 +20,8 @@ from scalefold.weights import State
 class TrainingState:
     """Weights, their average, and the optimiser's moments and counters, where they are in use.
 
-    ``owners`` may divide the average and the moments among them: all have the weights, and each the
-    same part of these. `divide`, `join` and `whole` are calls that all of them make.
+    Average and moments may be sharded among ``owners``: all ranks have the weights, and each one
+    part of these. All owners call `shard`, `unshard` and `whole` together.
     """
 
     parameters: FlatParameters
@@ -29,22 +29,22 @@ class TrainingState:
     average: WeightAverage
     owners: Ranks = ALONE
 
-    def divide(self) -> None:
+    def shard(self) -> None:
         """Keep this rank's part."""
         self._replace(lambda whole: self.owners.part(whole).clone())
 
-    def join(self) -> None:
-        """Have all of it on each rank, as before `divide`."""
+    def unshard(self) -> None:
+        """Have all of it on each rank, as before `shard`."""
         self._replace(lambda part: self._gathered(part, torch.zeros_like(self.parameters.master)))
 
     def whole(self) -> Iterator[tuple[str, Tensor]]:
-        """All of it, by name; what is divided is whole until the next is asked for.
+        """All of it, by name; a tensor that is sharded is whole until the next is asked for.
 
         It is gathered in the buffer of gradients, which nobody needs between steps.
         """
         for name, tensor in self.tensors().items():
-            divided = self.owners.size > 1 and tensor.dim() and name != "weights"
-            yield name, self._gathered(tensor, self.parameters.gradient) if divided else tensor
+            sharded = self.owners.size > 1 and tensor.dim() and name != "weights"
+            yield name, self._gathered(tensor, self.parameters.gradient) if sharded else tensor
         if self.owners.size > 1:
             self.parameters.zero_gradient()
 
@@ -57,7 +57,7 @@ class TrainingState:
 
     def _gathered(self, part: Tensor, into: Tensor) -> Tensor:
         self.owners.part(into).copy_(part)
-        self.owners.complete(into)
+        self.owners.all_gather_parts(into)
         return into
 
     def tensors(self) -> dict[str, Tensor]:
@@ -84,7 +84,7 @@ class TrainingState:
     ) -> None:
         """Put back what a checkpoint holds, bit-exactly; ``source`` names it in errors.
 
-        Nothing may be divided meanwhile.
+        Nothing may be sharded meanwhile.
 
         Raises
         ------
@@ -98,4 +98,4 @@ class TrainingState:
             flat.load(self.tensors()[name], optimiser[name], f"{source}, {name}")
         for name in ("updates", "averaged_updates"):
             self.tensors()[name].copy_(optimiser[name])
-        flat.publish()
+        flat.update_working_copy()

@@ -24,7 +24,7 @@ from scalefold.errors import InputError, counted
 
 if TYPE_CHECKING:
     from scalefold.config import Config
-    from scalefold.train.run import TrainingResult
+    from scalefold.train.loop import TrainingResult
 
 
 app = typer.Typer()
@@ -99,8 +99,8 @@ def train(
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.evaluate.inside import evaluate_inside, evaluation_folder
+    from scalefold.parallel.agreement import on_all, on_first
     from scalefold.parallel.launch import divided, joined
-    from scalefold.parallel.ranks import on_all, on_first
     from scalefold.shards.packed_settings import check_origin
     from scalefold.train.signals import EXIT_STOPPED, stop_on_signals, stop_without_parent
     from scalefold.train.start import train as run
@@ -133,8 +133,9 @@ def train(
         )
         number = everybody.world.rank - (everybody.world.size - evaluators)
         if number >= 0:
-            evaluate_inside(loaded, out, shards, chosen, stop, number, everybody.world.left)
-            everybody.world.wait_for_all()
+            left = everybody.world.first_at_barrier
+            evaluate_inside(loaded, out, shards, chosen, stop, number, left)
+            everybody.world.barrier_without_timeout()
             return
         if strict:
             on_first(mesh.world, lambda: check_origin(shards, loaded))
@@ -150,7 +151,7 @@ def train(
             console=console,
         )
         if evaluators:
-            everybody.world.wait_for_all()
+            everybody.world.barrier_without_timeout()
     if mesh.first:
         _say(result, loaded.training.steps, stop.reason, resume)
     if not result.completed:

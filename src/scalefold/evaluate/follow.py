@@ -15,10 +15,10 @@ from typing import Final
 import torch
 from rich.console import Console
 
+from scalefold.checkpoint.early_stopping import read_end
 from scalefold.checkpoint.lock import FAILED_MARK, sign_of_life
 from scalefold.checkpoint.published import steps_made_from
 from scalefold.checkpoint.read import checkpoint_path
-from scalefold.checkpoint.target import read_end
 from scalefold.config import initial_weights_sha256
 from scalefold.config.schema import Config
 from scalefold.errors import InputError

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from scalefold.checkpoint.early_stopping import Stalled
 from scalefold.checkpoint.read import checkpoint_path, read_metadata
-from scalefold.checkpoint.target import Stalled
 from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
 

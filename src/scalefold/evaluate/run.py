@@ -18,8 +18,8 @@ import torch
 from rich.console import Console
 
 import scalefold
+from scalefold.checkpoint.early_stopping import TargetReached
 from scalefold.checkpoint.provenance import device_name, source_commit
-from scalefold.checkpoint.target import TargetReached
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
@@ -67,7 +67,7 @@ def evaluate_weights(
         Its ``model`` section must be that of the weights. If ``evaluation.target_lddt`` is reached
         and no chain failed, or ``evaluation.patience`` evaluations in the folder of ``out`` have
         gained nothing, a message for the training is written to the checkpoint's folder, see
-        `scalefold.checkpoint.target`.
+        `scalefold.checkpoint.early_stopping`.
     path : Path
         A checkpoint, folder ``step-<8 digits>``, whose averaged weights are taken; or a file of
         weights, see `read_weights`.

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol
 
 import pyarrow as pa
@@ -24,7 +23,7 @@ from scalefold.loader.prepare import Preparation, SampleReader, SampleTask
 from scalefold.loader.recycling import recycling_count
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.loader.tensor_block import TensorBlock
-from scalefold.loader.waiting import LOOK_SECONDS, Watch
+from scalefold.loader.waiting import LOOK_SECONDS, SampleWait
 from scalefold.loader.worker import WorkerPool
 
 logger = logging.getLogger(__name__)
@@ -192,12 +191,7 @@ class TrainingLoader(Iterator[Batch]):
     def __enter__(self) -> TrainingLoader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def position(self, step: int) -> Position:
@@ -233,7 +227,7 @@ class TrainingLoader(Iterator[Batch]):
 
     def _collect(self) -> list[int]:
         """Wait until the samples of this step are ready; raise as soon as any has failed."""
-        watch = Watch(self._order.step + 1, self._stop)
+        waiting = SampleWait(self._order.step + 1, self._stop)
         while True:
             self._fill()
             ready = self._ready()
@@ -244,7 +238,7 @@ class TrainingLoader(Iterator[Batch]):
                 return chosen
             missing = sorted(self._results.keys() - ready)
             wait([self._results[draw] for draw in missing], LOOK_SECONDS, FIRST_COMPLETED)
-            watch.look([f"draw {draw}, chain {self.sampler.key(draw)}" for draw in missing])
+            waiting.look([f"draw {draw}, chain {self.sampler.key(draw)}" for draw in missing])
 
     def _fill(self) -> None:
         """Have samples prepared until enough are ready or on their way."""

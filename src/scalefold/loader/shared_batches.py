@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 
@@ -21,17 +21,9 @@ from scalefold.loader.waiting import StoppedWaitingError
 from scalefold.parallel import Ranks
 
 
-class Batches(Protocol):
-    """What a training takes its samples from."""
-
-    def __next__(self) -> Batch:
-        """Return the next step's batch."""
-
-    def position(self, step: int) -> Position:
-        """Where this rank is in its data, see `TrainingLoader.position`."""
-
-
-def shared(own: TrainingLoader | None, ranks: Ranks, device: torch.device) -> Batches:
+def share_batches(
+    own: TrainingLoader | None, ranks: Ranks, device: torch.device
+) -> TrainingLoader | SharedLoader:
     """Return the batches of ranks that share their samples.
 
     Parameters
@@ -48,7 +40,7 @@ def shared(own: TrainingLoader | None, ranks: Ranks, device: torch.device) -> Ba
 
 
 class SharedLoader(Iterator[Batch]):
-    """See `shared`."""
+    """See `share_batches`."""
 
     def __init__(self, own: TrainingLoader | None, ranks: Ranks, device: torch.device) -> None:
         self._own, self._ranks, self._device = own, ranks, device
@@ -66,10 +58,11 @@ class SharedLoader(Iterator[Batch]):
         try:
             batch = next(self._own)
         except (InputError, SampleError, StoppedWaitingError) as error:
-            self._ranks.tell(_Failure(str(error), isinstance(error, StoppedWaitingError)))
+            stopped = isinstance(error, StoppedWaitingError)
+            self._ranks.broadcast_on_host(_LoaderFailure(str(error), stopped))
             raise
         packed = TensorBlock.pack(batch, self._device)
-        self._ranks.tell(packed.header)
+        self._ranks.broadcast_on_host(packed.header)
         self._ranks.broadcast(packed.block)
         return batch
 
@@ -78,15 +71,15 @@ class SharedLoader(Iterator[Batch]):
         return Position(step) if self._own is None else self._own.position(step)
 
     def _receive(self) -> Batch:
-        told: Header | _Failure = self._ranks.tell(None)
-        if isinstance(told, _Failure):
-            raise StoppedWaitingError(told.text) if told.stopped else ElsewhereError(told.text)
-        packed = TensorBlock.empty(told, self._device)
+        sent: Header | _LoaderFailure = self._ranks.broadcast_on_host(None)
+        if isinstance(sent, _LoaderFailure):
+            raise StoppedWaitingError(sent.text) if sent.stopped else ElsewhereError(sent.text)
+        packed = TensorBlock.empty(sent, self._device)
         self._ranks.broadcast(packed.block)
         return cast(Batch, packed.open(self._device))
 
 
 @dataclass(frozen=True)
-class _Failure:
+class _LoaderFailure:
     text: str
     stopped: bool

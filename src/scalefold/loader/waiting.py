@@ -23,7 +23,7 @@ class StoppedWaitingError(Exception):
     """A request to stop came, and the samples of the step did not."""
 
 
-class Watch:
+class SampleWait:
     """Watches one wait for the samples of a step.
 
     Parameters

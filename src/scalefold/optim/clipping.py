@@ -15,11 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from scalefold.config.schema import OptimiserConfig
-from scalefold.optim.accumulation import add_sample, clip_scale
 from scalefold.optim.parameters import FlatParameters, flat_norm
 from scalefold.optim.shared_gradient import SharedGradient
 from scalefold.parallel import ALONE, Mesh, Pending
-from scalefold.parallel.buckets import BUCKET_ELEMENTS, Completion, bucket_slices
+from scalefold.parallel.buckets import BUCKET_ELEMENTS, FilledBuckets, bucket_slices
+
+_EPS = 1e-6
+"""Added to the norm, as ``torch.nn.utils.clip_grad_norm_`` does."""
+
+
+def clip_scale(norm: Tensor, clip_norm: float) -> Tensor:
+    """Return the factor that clips a gradient of this norm."""
+    return (clip_norm / (norm + _EPS)).clamp(max=1.0)
 
 
 class ClippedMean:
@@ -57,22 +64,23 @@ class ClippedMean:
         self._shared = SharedGradient(parameters, replicated, mesh.dap)
         # One sum over all processes: sums of groups side by side could round differently.
         self._ranks = mesh.world if mesh.data.size > 1 else ALONE
-        self._silent = mesh.data.size > 1 and mesh.dap.rank > 0
+        # The first rank of a sample sends the gradient that all of the sample's ranks have.
+        self._sends_zero = mesh.data.size > 1 and mesh.dap.rank > 0
         self._clip_norm, self._per_sample = config.clip_norm, config.clip_scope == "sample"
         self._sum = torch.empty_like(parameters.master)
         self._empty = True
         self._sent: list[Pending] = []
         starts = [start for _, start in parameters.placed]
         self._buckets = bucket_slices(starts, self._sum.numel(), BUCKET_ELEMENTS)
-        self._completion = None
+        self._filled_buckets = None
         alone = mesh.dap.size == 1  # else a sample's gradient must be complete first
         if overlap and alone and mesh.data.size > 1 and not self._per_sample:
-            self._completion = Completion(parameters.trained, self._buckets)
+            self._filled_buckets = FilledBuckets(parameters.trained, self._buckets)
 
     @property
     def overlaps(self) -> bool:
         """Whether gradients are sent while backward runs: then hooks must see them arrive."""
-        return self._completion is not None
+        return self._filled_buckets is not None
 
     def start(self) -> None:
         """Begin a step."""
@@ -82,8 +90,8 @@ class ClippedMean:
     @contextlib.contextmanager
     def overlapped(self, *, last: bool) -> Iterator[None]:
         """Around a sample's backward pass: what it completes of the ``last`` is sent at once."""
-        if last and self._completion is not None:
-            with self._completion.watch(self._add_and_send):
+        if last and self._filled_buckets is not None:
+            with self._filled_buckets.watch(self._add_and_send):
                 yield
         else:
             yield
@@ -96,22 +104,24 @@ class ClippedMean:
         Tensor, scalar, float32
             Norm of the sample's gradient.
         """
-        overlapped = last and self._completion is not None
-        if overlapped:
-            norm = flat_norm(self._parameters.gradient)
+        if last and self._filled_buckets is not None:  # all is on its way
+            return flat_norm(self._parameters.gradient)
+        self._shared.complete()
+        gradient = self._parameters.gradient
+        norm = flat_norm(gradient)
+        scale = clip_scale(norm, self._clip_norm) if self._per_sample else norm.new_ones(())
+        if self._empty:
+            torch.mul(gradient, scale, out=self._sum)
         else:
-            clip_norm = self._clip_norm if self._per_sample else None
-            self._shared.complete()
-            gradient = self._parameters.gradient
-            norm = add_sample(gradient, self._sum, clip_norm, first=self._empty)
+            self._sum.addcmul_(gradient, scale)
         self._empty = False
-        if last and not overlapped:
+        if last:
             self.send()
         return norm
 
     def send(self) -> None:
         """Send what this rank has, to be summed up with the others'."""
-        if self._empty or self._silent:  # the first rank of a sample speaks for all of them
+        if self._empty or self._sends_zero:
             self._sum.zero_()
         for bucket in self._buckets:
             self._send(bucket)
@@ -151,4 +161,4 @@ class ClippedMean:
         self._send(bucket)
 
     def _send(self, bucket: slice) -> None:
-        self._sent.append(self._ranks.sum(self._sum[bucket]))
+        self._sent.append(self._ranks.all_reduce(self._sum[bucket]))

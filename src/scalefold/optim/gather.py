@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+Gather = Callable[[Sequence[Tensor]], None]
+"""Copies tensors of one type into a flat buffer, the n-th to the n-th place. A tensor may be its
+place itself."""
 
-class Gather(Protocol):
-    """Copies tensors of one type into a flat buffer, the n-th to the n-th place."""
-
-    def __call__(self, tensors: Sequence[Tensor], /) -> None:
-        """Copy; a tensor may be its place itself."""
-
-
-class MakeGather(Protocol):
-    """Makes a `Gather`: `TorchGather`, or the kernel's."""
-
-    def __call__(self, buffer: Tensor, places: Sequence[int], sizes: Sequence[int], /) -> Gather:
-        """Plan copies into ``buffer`` (P,); ``places`` and ``sizes`` count its elements."""
+MakeGather = Callable[[Tensor, Sequence[int], Sequence[int]], Gather]
+"""Makes a `Gather`, `TorchGather` or the kernel's, of a buffer (P,), places and sizes; both count
+elements."""
 
 
 class TorchGather:

@@ -39,7 +39,7 @@ class FlatParameters:
         Tells by name which parameters work in ``narrow_dtype``; default none.
     narrow_dtype : torch.dtype
     gather : MakeGather
-        What `differentiate` copies with.
+        What `backward` copies with.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class FlatParameters:
                 gather, self.gradient, [name for name in wide if parameters[name].requires_grad]
             ),
         ]
-        self.publish()
+        self.update_working_copy()
 
     @property
     def num_parameters(self) -> int:
@@ -148,7 +148,7 @@ class FlatParameters:
             spans.append(slice(start, end))
         return spans
 
-    def publish(self) -> None:
+    def update_working_copy(self) -> None:
         """Bring the working copy up to date with the master weights."""
         self._working.copy_(self.master[: self._num_narrow])
 
@@ -157,15 +157,15 @@ class FlatParameters:
         self.gradient.zero_()
         self._working_gradient.zero_()
 
-    def accumulate(self, loss: Tensor) -> None:
+    def backward_with_hooks(self, loss: Tensor) -> None:
         """Differentiate a loss; hooks on the parameters see each gradient as it arrives."""
         self.zero_gradient()
         loss.backward()
 
-    def differentiate(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor) -> None:
         """Differentiate a loss, with a few large copies instead of thousands of small additions.
 
-        The same gradients as `accumulate`, but no hook of a parameter is called.
+        The same gradients as `backward_with_hooks`, but no hook of a parameter is called.
         """
         parameters = [parameter for parameter, _ in self.trained]
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)

@@ -39,4 +39,4 @@ class SharedGradient:
         self._parameters.collect_gradient()
         for span in self._others:
             self._parameters.gradient[span].zero_()
-        self._ranks.sum(self._parameters.gradient).wait()
+        self._ranks.all_reduce(self._parameters.gradient).wait()

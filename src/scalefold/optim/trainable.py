@@ -36,9 +36,10 @@ def trained_names(names: Iterable[str], trainable: Sequence[str] | None) -> set[
     for prefix in trainable:
         found = {name for name in names if name == prefix or name.startswith(f"{prefix}.")}
         if not found:
+            modules = dict.fromkeys(name.partition(".")[0] for name in names)
             raise InputError(
                 f"training.trainable: the model has no module or parameter {prefix!r}. Its modules "
-                f"are {', '.join(_modules(names))}; name one of these, or a part of one, such as "
+                f"are {', '.join(modules)}; name one of these, or a part of one, such as "
                 f"{names[0].rpartition('.')[0]}"
             )
         trained |= found
@@ -50,7 +51,3 @@ def freeze_others(model: nn.Module, trainable: Sequence[str] | None) -> None:
     trained = trained_names((name for name, _ in model.named_parameters()), trainable)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
-
-
-def _modules(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(name.partition(".")[0] for name in names))

@@ -35,8 +35,8 @@ def bucket_slices(starts: Sequence[int], size: int, elements: int) -> list[slice
     return slices
 
 
-class Completion:
-    """Tells, while a backward pass runs, when all gradients of a bucket are there.
+class FilledBuckets:
+    """Tells, while a backward pass runs, which buckets have all of their gradients.
 
     Buckets are reported in their order on every rank, whatever order gradients arrive in: ranks
     must exchange them in the same order. How many gradients a bucket gets (loss terms of weight 0

@@ -61,32 +61,32 @@ class GroupAxis:
     def switch(self, x: Tensor, sharded: int, to: int) -> Pending:
         """See `Axis`."""
         self._share(x, to)
-        laid = _Laid.of(x)
-        sharded, to = laid.place(sharded), laid.place(to)
-        return laid.begun(self._switching(sharded, to), self._switching(to, sharded))
+        ordered = _InMemoryOrder.of(x)
+        sharded, to = ordered.place(sharded), ordered.place(to)
+        return ordered.exchange(self._switching(sharded, to), self._switching(to, sharded))
 
     def gather_to_sharded(self, x: Tensor, dim: int) -> Pending:
         """See `Axis`."""
-        laid = _Laid.of(x)
-        dim = laid.place(dim)
-        return laid.begun(self._gathering(dim), self._reducing(dim))
+        ordered = _InMemoryOrder.of(x)
+        dim = ordered.place(dim)
+        return ordered.exchange(self._gathering(dim), self._reducing(dim))
 
     def reduce_to_sharded(self, x: Tensor, dim: int) -> Pending:
         """See `Axis`."""
         self._share(x, dim)
-        laid = _Laid.of(x)
-        dim = laid.place(dim)
-        return laid.begun(self._reducing(dim), self._gathering(dim))
+        ordered = _InMemoryOrder.of(x)
+        dim = ordered.place(dim)
+        return ordered.exchange(self._reducing(dim), self._gathering(dim))
 
     def gather_to_replicated(self, x: Tensor, dim: int) -> Pending:
         """See `Axis`."""
-        laid = _Laid.of(x)
-        dim = laid.place(dim)
+        ordered = _InMemoryOrder.of(x)
+        dim = ordered.place(dim)
 
         def own(gradient: Tensor) -> Pending:
             return Ready(self.split(gradient, dim))
 
-        return laid.begun(self._gathering(dim), own)
+        return ordered.exchange(self._gathering(dim), own)
 
     def _switching(self, sharded: int, to: int) -> Start:
         return lambda x: self._exchange.switch(x.contiguous(), sharded, to)
@@ -107,8 +107,8 @@ class GroupAxis:
 
 
 @dataclass(eq=False)
-class _Use:
-    """One use of an operation: how it begins in forward and backward, and what is on its way."""
+class _State:
+    """What both halves of an operation know: its exchanges, and the one that is on its way."""
 
     forward: Start
     backward: Start
@@ -122,7 +122,7 @@ class _Use:
 
 
 @dataclass(frozen=True, eq=False)
-class _Laid:
+class _InMemoryOrder:
     """A tensor with its dimensions in the order of memory.
 
     Kernels pass each other views, channels first in memory: what is exchanged keeps its layout.
@@ -132,56 +132,56 @@ class _Laid:
     order: list[int]
 
     @staticmethod
-    def of(x: Tensor) -> _Laid:
+    def of(x: Tensor) -> _InMemoryOrder:
         order = sorted(range(x.ndim), key=x.stride().__getitem__, reverse=True)
-        return _Laid(x.permute(order), order)
+        return _InMemoryOrder(x.permute(order), order)
 
     def place(self, dim: int) -> int:
         """Where a dimension of the tensor as it was is now."""
         return self.order.index(dim)
 
-    def begun(self, forward: Start, backward: Start) -> Pending:
-        """Begin an exchange."""
-        use = _Use(forward, backward)
+    def exchange(self, forward: Start, backward: Start) -> Pending:
+        """Start the exchange ``forward``, whose gradient's exchange is ``backward``."""
+        state = _State(forward, backward)
         back = [self.place(dim) for dim in range(len(self.order))]
-        return _Begun(_Begin.apply(self.tensor, use), use, back)
+        return _Handle(_Send.apply(self.tensor, state), state, back)
 
 
 @dataclass(frozen=True)
-class _Begun:
+class _Handle:
     token: Tensor
-    use: _Use
+    state: _State
     order: list[int]
 
     def wait(self) -> Tensor:
         """Return the result."""
-        result: Tensor = _End.apply(self.token, self.use)
+        result: Tensor = _Receive.apply(self.token, self.state)
         return result.permute(self.order)
 
 
-class _Begin(torch.autograd.Function):
+class _Send(torch.autograd.Function):
     """First half: sends ``x``. A token links the halves in the graph of autograd."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, use: _Use) -> Tensor:
-        ctx.use = use
-        use.pending = use.forward(x)
+    def forward(ctx: Any, x: Tensor, state: _State) -> Tensor:
+        ctx.state = state
+        state.pending = state.forward(x)
         return x.new_empty(())
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
-        return ctx.use.arrived(), None
+        return ctx.state.arrived(), None
 
 
-class _End(torch.autograd.Function):
+class _Receive(torch.autograd.Function):
     """Second half: waits for the result."""
 
     @staticmethod
-    def forward(ctx: Any, token: Tensor, use: _Use) -> Tensor:
-        ctx.use = use
-        return use.arrived()
+    def forward(ctx: Any, token: Tensor, state: _State) -> Tensor:
+        ctx.state = state
+        return state.arrived()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        ctx.use.pending = ctx.use.backward(gradient)
+        ctx.state.pending = ctx.state.backward(gradient)
         return gradient.new_empty(()), None

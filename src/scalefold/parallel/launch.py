@@ -19,13 +19,14 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from scalefold.errors import InputError
 from scalefold.launcher import Place, choose_degree, training_processes
+from scalefold.parallel.agreement import check_same, on_all
 from scalefold.parallel.axis import IdentityAxis
 from scalefold.parallel.collectives import Collectives
 from scalefold.parallel.group_axis import Exchange, GroupAxis
+from scalefold.parallel.launcher_store import LauncherStore
 from scalefold.parallel.mesh import SINGLE, Mesh
-from scalefold.parallel.notes import Notes
 from scalefold.parallel.push import push_between, why_not_push
-from scalefold.parallel.ranks import ALONE, MeshRanks, on_all, same_everywhere
+from scalefold.parallel.ranks import ALONE, MeshRanks, Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +41,14 @@ _GLOO_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
-class _Meeting:
+class _Meeting(Ranks):
     """Processes that found each other, but cannot exchange tensors yet."""
 
     store: dist.Store
     rank: int
     size: int
 
-    def gather(self, value: T) -> list[T]:
+    def all_gather_object(self, value: T) -> list[T]:
         """All ranks' values, once; of those that JSON has."""
         self.store.set(f"said/{self.rank}", json.dumps(value))
         values = [json.loads(self.store.get(f"said/{rank}")) for rank in range(self.size)]
@@ -97,13 +98,13 @@ def joined(
     assert dist.group.WORLD is not None
     # From the group that is there: a group that the mesh made would have another timeout.
     devices = DeviceMesh.from_group(dist.group.WORLD, device.type, mesh_dim_names=("data",))
-    notes = Notes(dist.PrefixStore("scalefold/ranks", store), rank, world_size)
-    world = MeshRanks(devices, notes)
+    launcher_store = LauncherStore(dist.PrefixStore("scalefold/ranks", store), rank, world_size)
+    world = MeshRanks(devices, launcher_store)
     try:
         yield Mesh(world=world, data=world, dap=ALONE, axis=IdentityAxis()), device
         world.barrier()
     except BaseException as error:
-        notes.tell_end(error)
+        launcher_store.report_end(error)
         if not on_gpu:
             # A thread of gloo that frees its last tensor when the interpreter has ended would abort
             # the process. To end the group would free them, but it would wait for lost ranks.
@@ -149,8 +150,8 @@ def divided(
     world, own = mesh.world, place or Place()
 
     def choose() -> tuple[int, int]:
-        same_everywhere(world, "evaluation.ranks", str(evaluators))
-        same_everywhere(world, "parallel.dap", str(setting))
+        check_same(world, "evaluation.ranks", str(evaluators))
+        check_same(world, "parallel.dap", str(setting))
         size, on_node = training_processes(own.world_size, own.local_size, evaluators)
         return choose_degree(setting, size, on_node, batch_size), size
 
@@ -168,17 +169,17 @@ def divided(
         groups.append(DeviceMesh(world.device_type, shared, mesh_dim_names=("data", "dap")))
     if world.rank >= size or size == 1:
         return SINGLE
-    notes = world.notes.of_first(size)
+    launcher_store = world.store.of_first(size)
     if evaluators:
-        world = MeshRanks(groups[0], notes)
+        world = MeshRanks(groups[0], launcher_store)
         mesh = Mesh(world, world, ALONE, IdentityAxis())
-        mesh.limit(START_TIMEOUT.total_seconds())
+        mesh.set_timeout(START_TIMEOUT.total_seconds())
     if degree == 1:
         return mesh
-    data, dap = (MeshRanks(groups[-1][name], notes) for name in ("data", "dap"))
+    data, dap = (MeshRanks(groups[-1][name], launcher_store) for name in ("data", "dap"))
     axis = GroupAxis(choose_exchange(exchange, dap, first=mesh.first))
     divided = Mesh(world, data if data.size > 1 else ALONE, dap, axis)
-    divided.limit(START_TIMEOUT.total_seconds())
+    divided.set_timeout(START_TIMEOUT.total_seconds())
     return divided
 
 

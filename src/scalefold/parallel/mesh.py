@@ -35,10 +35,10 @@ class Mesh:
         """Whether this process is the one that writes."""
         return self.world.rank == 0
 
-    def limit(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Set after how long a silent process counts as dead."""
         for ranks in (self.world, self.data, self.dap):
-            ranks.limit(seconds)
+            ranks.set_timeout(seconds)
 
 
 SINGLE: Final = Mesh(ALONE, ALONE, ALONE, IdentityAxis())

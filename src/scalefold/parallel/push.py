@@ -87,11 +87,11 @@ class Push:
 
 def why_not_push(ranks: MeshRanks, device: torch.device) -> str | None:
     """Why these ranks cannot write to each other's memory, or None. All of them make this call."""
-    return next(filter(None, ranks.gather(_obstacle(ranks, device))), None)
+    return next(filter(None, ranks.all_gather_object(_obstacle(ranks, device))), None)
 
 
 def _obstacle(ranks: MeshRanks, device: torch.device) -> str | None:
-    devices = ranks.gather(device.index)
+    devices = ranks.all_gather_object(device.index)
     if (reason := why_not(device)) is not None:
         return reason
     driver, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scalefold.config.schema import Config
 from scalefold.engine.activation_checkpointing import ActivationCheckpointing
-from scalefold.engine.memory import fake_training, for_counting
+from scalefold.engine.pass_memory import fake_training, for_counting
 from scalefold.loss.total import total_loss
 from scalefold.ops import TORCH
 from scalefold.parallel.axis import Pending, Ready

@@ -138,7 +138,8 @@ class Predictor:
         movement = Movement(length, self._tolerance_angstrom)
 
         def settled(positions: Tensor) -> bool:
-            return self._ranks.tell(movement(positions))  # the first's decision, for all
+            # the first's decision, for all
+            return self._ranks.broadcast_on_host(movement(positions))
 
         outputs = self._outputs(inputs, padded, settled if self._tolerance_angstrom else never)
         pae, ptm = self._aligned_errors(outputs, length)

@@ -53,7 +53,7 @@ class LeadingPredictor:
 
     def load(self, weights: State) -> None:
         """See `Predictor.load`."""
-        self._mesh.dap.tell(_Load(self._number))
+        self._mesh.dap.broadcast_on_host(_Load(self._number))
         _send(self._mesh.dap, weights, self._device)
         self._own.load(weights)
 
@@ -65,7 +65,7 @@ class LeadingPredictor:
         RuntimeError
             If this process lacks memory: the others are in the middle of the chain.
         """
-        self._mesh.dap.tell(_Predict(self._number, len(passes)))
+        self._mesh.dap.broadcast_on_host(_Predict(self._number, len(passes)))
         for features in passes:
             _send(self._mesh.dap, {name: features[name] for name in INPUT_FEATURES}, self._device)
         try:
@@ -94,7 +94,7 @@ class SharedPredictors:
         ranks = self._mesh.dap
         if ranks.size == 1:
             return predictor(config, weights, self.device, tolerance_angstrom)
-        ranks.tell(_Assemble(config.model_dump(mode="json"), tolerance_angstrom))
+        ranks.broadcast_on_host(_Assemble(config.model_dump(mode="json"), tolerance_angstrom))
         _send(ranks, weights, self.device)
         own = predictor(config, weights, self.device, tolerance_angstrom, self._mesh)
         self._number += 1
@@ -106,9 +106,9 @@ class SharedPredictors:
         try:
             yield
         except BaseException:
-            self._mesh.dap.tell(_End(failed=True))
+            self._mesh.dap.broadcast_on_host(_End(failed=True))
             raise
-        self._mesh.dap.tell(_End(failed=False))
+        self._mesh.dap.broadcast_on_host(_End(failed=False))
 
     def follow(self) -> None:
         """Do what the first process does, on the others, until it ends.
@@ -120,7 +120,7 @@ class SharedPredictors:
         """
         ranks, device, made = self._mesh.dap, self.device, list[Predictor]()
         while True:
-            told: _Assemble | _Load | _Predict | _End = ranks.tell(None)
+            told: _Assemble | _Load | _Predict | _End = ranks.broadcast_on_host(None)
             match told:
                 case _Assemble(tree, tolerance):
                     config = make_config(tree, source="the first process")
@@ -137,13 +137,14 @@ class SharedPredictors:
 
 
 def _send(ranks: Ranks, tensors: Mapping[str, Tensor], device: torch.device) -> None:
-    ranks.tell({name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()})
+    specs = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+    ranks.broadcast_on_host(specs)
     for tensor in tensors.values():
         ranks.broadcast(tensor.to(device))
 
 
 def _receive(ranks: Ranks, device: torch.device) -> dict[str, Tensor]:
-    specs: dict[str, tuple[torch.Size, torch.dtype]] = ranks.tell(None)
+    specs: dict[str, tuple[torch.Size, torch.dtype]] = ranks.broadcast_on_host(None)
     tensors = {}
     for name, (shape, dtype) in specs.items():
         tensors[name] = torch.empty(shape, dtype=dtype, device=device)

@@ -1,1 +1,1 @@
-"""Training: `assemble` builds a run's parts, `start` begins the run, `run` makes its steps."""
+"""Training: `start` begins it, `assemble` builds what `step` needs, `loop` repeats `step`."""

@@ -25,7 +25,6 @@ from scalefold.optim.gather import TorchGather
 from scalefold.optim.optimiser import Adam
 from scalefold.optim.parameters import FlatParameters
 from scalefold.optim.trainable import freeze_others
-from scalefold.optim.update import Update
 from scalefold.parallel import ALONE, SINGLE, Mesh, Ranks
 from scalefold.train.sample import (
     GraphedSampleGradient,
@@ -37,24 +36,32 @@ from scalefold.train.step import TrainingStep
 
 
 @dataclass(frozen=True, eq=False)
-class Trainer:
-    """What `assemble` built."""
+class TrainingParts:
+    """What `assemble` built.
+
+    Attributes
+    ----------
+    model : AlphaFold
+        Its parameters are views of those of ``parameters``.
+    parameters, optimiser, average
+        What a step updates.
+    state : TrainingState
+        These three as a checkpoint holds them, and as ranks have them in common.
+    step : TrainingStep
+    checkpointing : ActivationCheckpointing
+        What ``training.recomputation`` came to.
+    """
 
     model: AlphaFold
     parameters: FlatParameters
     optimiser: Adam
     average: WeightAverage
+    state: TrainingState
     step: TrainingStep
     checkpointing: ActivationCheckpointing
-    owners: Ranks
-
-    @property
-    def state(self) -> TrainingState:
-        """What a checkpoint holds, and what ranks have in common."""
-        return TrainingState(self.parameters, self.optimiser, self.average, self.owners)
 
 
-def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Trainer:
+def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> TrainingParts:
     """Build what a training run needs, in its initial state.
 
     Parameters
@@ -106,7 +113,8 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     optimiser = Adam(parameters.master, config.optimiser, compiled)
     average = WeightAverage(parameters.master, config.optimiser)
     _check_divisible(parameters, owners)
-    TrainingState(parameters, optimiser, average, owners).divide()
+    state = TrainingState(parameters, optimiser, average, owners)
+    state.shard()
 
     # 6. The mean gradient of the ranks: on its way while backward runs, or after a replayed graph.
     graphs = use_graphs(config.training.cuda_graphs, device)
@@ -114,16 +122,15 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     mean = ClippedMean(parameters, config.optimiser, mesh, replicated, overlap=not graphs)
 
     # 7. A sample's passes, launched kernel by kernel or captured as CUDA graphs.
-    differentiate = parameters.accumulate if mean.overlaps else parameters.differentiate
-    plain = SampleGradient(model, differentiate, config, compiled(loss_and_scores))
+    backward = parameters.backward_with_hooks if mean.overlaps else parameters.backward
+    plain = SampleGradient(model, backward, config, compiled(loss_and_scores))
     gradient = GraphedSampleGradient(plain) if graphs else plain
     rows = config.model.template.num_rows(config.features.max_templates)
-    divided = padded_samples(gradient, mesh.axis.size, rows)
+    padded = padded_samples(gradient, mesh.axis.size, rows)
 
     # 8. The step that ties them together.
-    update = Update(parameters, optimiser, average, owners)
-    step = TrainingStep(divided, mean, parameters, update, mesh)
-    return Trainer(model, parameters, optimiser, average, step, checkpointing, owners)
+    step = TrainingStep(padded, mean, state, mesh)
+    return TrainingParts(model, parameters, optimiser, average, state, step, checkpointing)
 
 
 def _check_divisible(parameters: FlatParameters, owners: Ranks) -> None:

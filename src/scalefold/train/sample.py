@@ -66,7 +66,7 @@ class SampleGradient(SamplePasses[SampleNumbers]):
     Parameters
     ----------
     model : AlphaFold
-    differentiate : callable
+    backward : callable
         Leaves the gradient of a loss in the model's gradient buffers, see `FlatParameters`.
     config : Config
         ``model``, ``loss`` and ``training.trainable`` are used.
@@ -77,12 +77,12 @@ class SampleGradient(SamplePasses[SampleNumbers]):
     def __init__(
         self,
         model: AlphaFold,
-        differentiate: Callable[[Tensor], None],
+        backward: Callable[[Tensor], None],
         config: Config,
         loss: Loss = loss_and_scores,
     ) -> None:
         super().__init__(model, config.model)
-        self._differentiate = differentiate
+        self._backward = backward
         self._loss, self._loss_config = loss, config.loss
         self._trainable = config.training.trainable
 
@@ -105,7 +105,7 @@ class SampleGradient(SamplePasses[SampleNumbers]):
                 f"training.trainable: the loss does not depend on {modules}; its terms are "
                 f"{terms}. Give the term of these modules a weight in section loss, or train others"
             )
-        self._differentiate(loss)
+        self._backward(loss)
         values = torch.stack([loss.detach().float(), *numbers.values()])
         return SampleNumbers(("loss", *numbers), values)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalefold.errors import InputError
@@ -35,7 +36,7 @@ class SkippedSteps:
     skipped: int = 0
     in_a_row: int = 0
 
-    def check(self, step: int, numbers: HostNumbers, chain_keys: list[str]) -> None:
+    def check(self, step: int, numbers: HostNumbers, chain_keys: Sequence[str]) -> None:
         """Take note of a step.
 
         Raises
@@ -63,7 +64,7 @@ class SkippedSteps:
             )
 
 
-def diagnosis(numbers: HostNumbers, chain_keys: list[str]) -> str:
+def diagnosis(numbers: HostNumbers, chain_keys: Sequence[str]) -> str:
     """Which chains of this rank, and what of each was not finite; empty if all was well here."""
     causes = []
     for chain_key, sample in zip(chain_keys, numbers.per_sample, strict=True):

@@ -8,33 +8,34 @@ import threading
 from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from rich.console import Console
 
+from scalefold.checkpoint.early_stopping import EndWatch
 from scalefold.checkpoint.lock import writer_lock
-from scalefold.checkpoint.provenance import Inputs, inputs_of, made_with
-from scalefold.checkpoint.read import latest, read_metadata
+from scalefold.checkpoint.provenance import InputHashes, input_hashes, made_with
+from scalefold.checkpoint.read import read_metadata
 from scalefold.checkpoint.replacement import set_aside_other_run
-from scalefold.checkpoint.resume import check_resumable, former_data
-from scalefold.checkpoint.target import EndWatch
+from scalefold.checkpoint.resume import former_data
 from scalefold.checkpoint.write import remove_leftovers
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
 from scalefold.engine.memory import exhaustion_explained
-from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader, local_batch_size
 from scalefold.loader.sampler import TrainingSampler
-from scalefold.loader.shared_batches import shared
-from scalefold.parallel import SINGLE, Mesh
-from scalefold.parallel.ranks import on_all, on_first, same_everywhere
+from scalefold.loader.shared_batches import share_batches
+from scalefold.parallel import SINGLE, Mesh, Ranks
+from scalefold.parallel.agreement import check_same, on_all, on_first
 from scalefold.shards.packed_settings import warn_of_other_settings
 from scalefold.shards.reader import ShardReader
-from scalefold.train.assemble import assemble
-from scalefold.train.run import Run, TrainingResult
-from scalefold.train.run_files import RunFiles
+from scalefold.train.assemble import TrainingParts, assemble
+from scalefold.train.loop import TrainingLoop, TrainingResult
 from scalefold.train.sessions import session
+from scalefold.train.skipped_steps import SkippedSteps
+from scalefold.train.starting_point import find_checkpoint, restore
+from scalefold.train.training_files import TrainingFiles
 
 logger = logging.getLogger(__name__)
 
@@ -92,95 +93,108 @@ def train(
     RankLostError
         If another process has ended or does not answer.
     """
-    reader, sampler, inputs = on_all(mesh.world, lambda: _open(config, shards, mesh))
-    digits = [config_hash(config), *(sha256[:12] for sha256 in astuple(inputs) if sha256)]
-    same_everywhere(mesh.world, "configuration, data and initial weights", "".join(digits))
-    mesh.limit(config.training.start_timeout_seconds)
+    world, training = mesh.world, config.training
     with contextlib.ExitStack() as stack:
-        locks: list[Callable[[], None]] = []  # of the first rank
+        # 1. The data, the same for all ranks, and the lock of the training's folder.
+        reader, sampler, inputs = on_all(world, lambda: _open_data(config, shards, mesh))
+        _check_same_start(config, inputs, world)
+        mesh.set_timeout(training.start_timeout_seconds)
+        confirm_lock = _lock(out, mesh, stack)
 
-        def claim() -> None:
-            locks.append(stack.enter_context(writer_lock(out)))
-            remove_leftovers(out)
+        # 2. The model, in its initial state. Before another training is set aside: initial weights
+        # that are damaged are no reason for it.
+        parts = on_all(world, lambda: assemble(config, device, mesh))
 
+        # 3. The state of the last checkpoint, if there is one.
         def find_start() -> Path | None:
             if set_aside:
                 set_aside_other_run(config, inputs, out)
-            return _starting_point(config, out, inputs, resume)
+            return find_checkpoint(config, out, inputs, resume=resume)
 
-        on_first(mesh.world, claim)
-        # Before a training is set aside for other initial weights: these may be damaged.
-        trainer = on_all(mesh.world, lambda: assemble(config, device, mesh))
-        start = on_first(mesh.world, find_start)
-        run = Run(config, trainer, mesh, out)
-        run.begin(start)
-        watch = EndWatch(out, config.evaluation, inputs.data_manifest_sha256)
+        checkpoint = on_first(world, find_start)
+        skips = SkippedSteps(training.max_non_finite_steps)
+        position = restore(checkpoint, parts.state, skips, world)
+        step = position.step
+
+        # 4. What the first rank writes, and what it reads of evaluations.
         files = None
         if mesh.first:
-            former = [] if start is None else former_data(read_metadata(start), inputs)
+            former = [] if checkpoint is None else former_data(read_metadata(checkpoint), inputs)
             console = console or Console(stderr=True)
-            files = RunFiles(config, trainer, out, run.step, inputs, former, locks[0], console)
+            files = TrainingFiles(config, parts, out, step, inputs, former, confirm_lock, console)
             stack.enter_context(files)
-            if run.step < config.training.steps:
-                logger.info("%s", sampler)
-                flat = trainer.parameters
-                if device.type == "cpu" and flat.num_parameters > FULL_SIZE:
-                    logger.warning(
-                        "training a model of %s parameters on a CPU: a step takes minutes, and may "
-                        "need more memory than there is. Use a GPU, or preset tiny for a trial",
-                        f"{flat.num_parameters:,}",
-                    )
-                if flat.num_trained < flat.num_parameters:
-                    logger.info(
-                        "training %s of %s parameters, as training.trainable says",
-                        f"{flat.num_trained:,}", f"{flat.num_parameters:,}",
-                    )  # fmt: skip
-                facts = {
-                    "processes": mesh.world.size,
-                    "processes_a_sample": mesh.dap.size,
-                    "train_chains": sampler.chains,
-                    "train_chains_drawn": len(sampler.keys),
-                    **made_with(device),
-                }
-                stack.enter_context(session(out, lambda: run.step, **facts))
-        own = None
+        watch = EndWatch(out, config.evaluation, inputs.data_manifest_sha256)
+
+        # 5. Samples: one loader for the ranks that share them.
+        own_loader = None
         if mesh.dap.rank == 0:
             rank, size = mesh.data.rank, mesh.data.size
-            own = TrainingLoader(reader, config, device, run.position, rank, size, stop)
-            stack.enter_context(own)
-        loader = shared(own, mesh.dap, device)
-        with exhaustion_explained(trainer.checkpointing):
-            return run.go(loader, files, watch, stop)
+            own_loader = TrainingLoader(reader, config, device, position, rank, size, stop)
+            stack.enter_context(own_loader)
+        loader = share_batches(own_loader, mesh.dap, device)
+
+        # 6. The steps.
+        loop = TrainingLoop(config, parts, mesh, step, skips, loader, files, watch, stop, out)
+        if mesh.first and step < training.steps:
+            _log_what_is_trained(sampler, parts, device)
+            facts = _session_facts(sampler, mesh, device)
+            stack.enter_context(session(out, lambda: loop.step, **facts))
+        stack.enter_context(exhaustion_explained(parts.checkpointing))
+        return loop.run()
 
 
-def _open(config: Config, shards: Path, mesh: Mesh) -> tuple[ShardReader, TrainingSampler, Inputs]:
+def _open_data(
+    config: Config, shards: Path, mesh: Mesh
+) -> tuple[ShardReader, TrainingSampler, InputHashes]:
     """Open the data; fails, before anything is written, if ranks cannot share or draw samples."""
     local_batch_size(config.training, mesh.data.size)
     reader = ShardReader(shards)
     sampler = TrainingSampler(reader.index, config.sampling, config.seed)
     if mesh.first:
         warn_of_other_settings(shards, config)
-    return reader, sampler, inputs_of(config, shards)
+    return reader, sampler, input_hashes(config, shards)
 
 
-def _starting_point(config: Config, out: Path, inputs: Inputs, resume: bool) -> Path | None:
-    last = latest(out)
-    if last is None:
-        if resume:
-            logger.info("%s: no complete checkpoint to continue from, starting at step 0", out)
-        return None
-    if not resume:
-        raise InputError(
-            f"{out}: holds checkpoints of a run already, the last is {last.name}. Continue it "
-            "with --resume, or choose another folder (or delete this one)"
+def _check_same_start(config: Config, inputs: InputHashes, world: Ranks) -> None:
+    digits = [config_hash(config), *(sha256[:12] for sha256 in astuple(inputs) if sha256)]
+    check_same(world, "configuration, data and initial weights", "".join(digits))
+
+
+def _lock(out: Path, mesh: Mesh, stack: contextlib.ExitStack) -> Callable[[], None]:
+    """Lock the training's folder on the first rank; returns what makes sure of the lock there."""
+    confirms: list[Callable[[], None]] = []  # a function cannot be sent to the other ranks
+
+    def claim() -> None:
+        confirms.append(stack.enter_context(writer_lock(out)))
+        remove_leftovers(out)
+
+    on_first(mesh.world, claim)
+    return confirms[0] if mesh.first else lambda: None
+
+
+def _log_what_is_trained(
+    sampler: TrainingSampler, parts: TrainingParts, device: torch.device
+) -> None:
+    logger.info("%s", sampler)
+    flat = parts.parameters
+    if device.type == "cpu" and flat.num_parameters > FULL_SIZE:
+        logger.warning(
+            "training a model of %s parameters on a CPU: a step takes minutes, and may need more "
+            "memory than there is. Use a GPU, or preset tiny for a trial",
+            f"{flat.num_parameters:,}",
         )
-    metadata = read_metadata(last)
-    check_resumable(last, metadata, config, inputs)
-    if metadata.data_manifest_sha256 != inputs.data_manifest_sha256:
-        logger.warning("%s: going on with other data, since training.accept_new_data is set", last)
-    if metadata.step < config.training.steps:
-        logger.info("continuing from %s", last)
-    else:
-        steps = config.training.steps
-        logger.info("%s: complete, nothing is left to do: training.steps is %d", last, steps)
-    return last
+    if flat.num_trained < flat.num_parameters:
+        logger.info(
+            "training %s of %s parameters, as training.trainable says",
+            f"{flat.num_trained:,}", f"{flat.num_parameters:,}",
+        )  # fmt: skip
+
+
+def _session_facts(sampler: TrainingSampler, mesh: Mesh, device: torch.device) -> dict[str, Any]:
+    return {
+        "processes": mesh.world.size,
+        "processes_a_sample": mesh.dap.size,
+        "train_chains": sampler.chains,
+        "train_chains_drawn": len(sampler.keys),
+        **made_with(device),
+    }

@@ -12,15 +12,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from scalefold.checkpoint.state import TrainingState
 from scalefold.features.contract import Features
 from scalefold.optim.clipping import ClippedMean
-from scalefold.optim.parameters import FlatParameters
-from scalefold.optim.update import Update
 from scalefold.parallel import Mesh
 from scalefold.train.sample import SampleNumbers
-from scalefold.train.step_numbers import ABSENT, COLUMNS, NOT_FINITE, Notice, StepNumbers, pack
+from scalefold.train.step_exchange import ABSENT, COLUMNS, NOT_FINITE, Notice, pack
+from scalefold.train.step_numbers import StepNumbers
 
-_GRADIENT_NORM = 1  # column; the loss is before it
+_GRADIENT_NORM = 1
+"""Column of a sample's numbers: after the loss, before what `SampleNumbers` has besides."""
 
 
 class TrainingStep:
@@ -28,24 +29,23 @@ class TrainingStep:
 
     Parameters
     ----------
-    gradient : callable
+    sample_gradient : callable
         A `SampleGradient`, or what stands for it.
     mean : ClippedMean
-    parameters : FlatParameters
-    update : Update
+    state : TrainingState
+        What a step updates.
     mesh : Mesh
     """
 
     def __init__(
         self,
-        gradient: Callable[[list[Features]], SampleNumbers],
+        sample_gradient: Callable[[list[Features]], SampleNumbers],
         mean: ClippedMean,
-        parameters: FlatParameters,
-        update: Update,
+        state: TrainingState,
         mesh: Mesh,
     ) -> None:
-        self._gradient, self._mean, self._parameters = gradient, mean, parameters
-        self._update, self._mesh = update, mesh
+        self._sample_gradient, self._mean = sample_gradient, mean
+        self._state, self._mesh = state, mesh
         self._held_until: torch.cuda.Event | None = None
 
     def __call__(
@@ -70,7 +70,7 @@ class TrainingStep:
         for number, passes in enumerate(samples):
             last = number == len(samples) - 1
             with self._mean.overlapped(last=last):
-                numbers.append(self._gradient(passes))
+                numbers.append(self._sample_gradient(passes))
             norms.append(self._mean.add(last=last))
         loss, *others = numbers[0].names
         values = torch.stack([of_sample.values for of_sample in numbers])
@@ -81,13 +81,14 @@ class TrainingStep:
         """Take part in the other ranks' step without samples: nobody's step is applied."""
         self._mean.start()
         self._mean.send()
-        nothing = self._parameters.master.new_empty(0, _GRADIENT_NORM + 1)
+        nothing = self._state.parameters.master.new_empty(0, _GRADIENT_NORM + 1)
         return self._conclude((), nothing, 0.0, notice())
 
     def hold_update(self, until: torch.cuda.Event) -> None:
         """Have the next update wait, on the device, for work that reads what it changes."""
         self._held_until = until
 
+    @torch.no_grad()
     def _conclude(
         self, names: tuple[str, ...], per_sample: Tensor, learning_rate: float, notice: Notice
     ) -> StepNumbers:
@@ -95,7 +96,7 @@ class TrainingStep:
         sound = per_sample[:, : _GRADIENT_NORM + 1].isfinite().all(1)
         # Over all ranks: those that share a sample have the same numbers, which the mean counts.
         world = self._mesh.world
-        exchanged = world.sum(pack(per_sample, (~sound).sum(), notice)).wait()
+        exchanged = world.all_reduce(pack(per_sample, (~sound).sum(), notice)).wait()
         num_samples = max(len(per_sample), 1)
         mean_norm = exchanged[COLUMNS + _GRADIENT_NORM] / (world.size * num_samples)
         sound = exchanged[ABSENT] + exchanged[NOT_FINITE] == 0
@@ -103,6 +104,20 @@ class TrainingStep:
         if self._held_until is not None:
             self._held_until.wait()
             self._held_until = None
-        num_samples *= self._mesh.data.size
-        norm, finite = self._update(self._mean, num_samples, mean_norm, sound, rate)
+        gradient, norm = self._mean.finish(num_samples * self._mesh.data.size, mean_norm)
+        finite = sound & norm.isfinite()
+        self._update(gradient, rate, finite)
         return StepNumbers(names, per_sample, exchanged, world.size, norm, finite)
+
+    def _update(self, gradient: Tensor, rate: Tensor, finite: Tensor) -> None:
+        """Update weights, their average and the working copy, unless the step is not finite.
+
+        Adam and averaging work element by element, and all ranks have the same gradient. So each
+        rank that owns a part of their state updates this part of the weights, and passes it on.
+        """
+        parameters, owners = self._state.parameters, self._state.owners
+        weights = owners.part(parameters.master)
+        self._state.optimiser.update(weights, owners.part(gradient), rate, finite)
+        self._state.average.update(weights, finite)
+        owners.all_gather_parts(parameters.master)
+        parameters.update_working_copy()

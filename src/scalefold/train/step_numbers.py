@@ -1,73 +1,15 @@
-"""The numbers of a step: those of each rank, their exchange between ranks, their copy to the host.
-
-Beside gradients, ranks exchange one short vector at each step. It holds the sums of the step's
-numbers and the stop requests, so all ranks end after the same step.
-"""
+"""The numbers of a step: on the device, on their way to the host, and there."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 from torch import Tensor
 
 from scalefold.parallel.ranks import ALONE, Ranks
-
-LENGTH: Final = 64
-"""Length of the vector that ranks exchange. A rank that could not make a step sends the same
-length.
-"""
-
-ABSENT, NOT_FINITE, STOP, ENDED_BY_EVALUATION, WAIT_SECONDS, COLUMNS = range(6)
-"""Places in the vector; after the last of them the sums of the step's numbers."""
-
-
-@dataclass(frozen=True)
-class Notice:
-    """What the host of a rank tells the other ranks.
-
-    Attributes
-    ----------
-    stop : bool
-        A signal asks for the end.
-    ended_by_evaluation : bool
-        An evaluation asks for it: the target is reached, or nothing is gained any more.
-    wait_seconds : float
-        How long the step waited for its samples.
-    """
-
-    stop: bool = False
-    ended_by_evaluation: bool = False
-    wait_seconds: float = 0.0
-
-
-def pack(per_sample: Tensor, not_finite: Tensor, notice: Notice) -> Tensor:
-    """The vector of one rank, on its device.
-
-    Parameters
-    ----------
-    per_sample : Tensor, shape (samples, columns), float32
-        Numbers of its samples; no samples: it is absent from this step.
-    not_finite : Tensor, scalar
-        How many of the samples have a loss or gradient that is not finite.
-    notice : Notice
-    """
-    num_samples, num_columns = per_sample.shape
-    if COLUMNS + num_columns > LENGTH:
-        raise ValueError(f"{num_columns} numbers a sample, there is room for {LENGTH - COLUMNS}")
-    head = torch.zeros(COLUMNS)
-    head[ABSENT] = num_samples == 0
-    head[STOP], head[WAIT_SECONDS] = notice.stop, notice.wait_seconds
-    head[ENDED_BY_EVALUATION] = notice.ended_by_evaluation
-    if per_sample.is_cuda:  # from pinned memory, the copy does not make the host wait
-        head = head.pin_memory()
-    vector = per_sample.new_zeros(LENGTH)
-    vector[:COLUMNS].copy_(head, non_blocking=True)
-    vector[NOT_FINITE].copy_(not_finite)
-    vector[COLUMNS : COLUMNS + num_columns].copy_(per_sample.sum(0))
-    return vector
+from scalefold.train.step_exchange import LENGTH, Notice, unpack
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +55,8 @@ class HostNumbers:
         Whether the step was applied.
     absent : bool
         Whether it was not because a rank had no samples.
-    stop : bool
-        Whether a signal asks a rank for the end.
-    ended_by_evaluation : bool
-        Whether an evaluation does.
-    wait_seconds : float
-        How long ranks waited for their samples, on average.
+    notice : Notice
+        Of all ranks together.
     """
 
     per_sample: list[dict[str, float]]
@@ -126,9 +64,7 @@ class HostNumbers:
     gradient_norm: float
     finite: bool
     absent: bool
-    stop: bool
-    ended_by_evaluation: bool
-    wait_seconds: float
+    notice: Notice
 
 
 class DeviceTime:
@@ -144,7 +80,7 @@ class DeviceTime:
     def wait(self, ranks: Ranks = ALONE) -> None:
         """Wait for that work, which may exchange with these ranks."""
         if self._event is not None:
-            ranks.await_device(self._event)
+            ranks.synchronize(self._event)
 
     def seconds_since(self, earlier: DeviceTime) -> float:
         """Time since an earlier time of the same device; both must have been waited for."""
@@ -181,21 +117,17 @@ class Readback:
         self.ended = DeviceTime(flat.device)
 
     def get(self, ranks: Ranks = ALONE) -> HostNumbers:
-        """Wait for the copy, as `Ranks.await_device` does, and return the numbers."""
+        """Wait for the copy, as `Ranks.synchronize` does, and return the numbers."""
         self.ended.wait(ranks)
-        exchanged = self._host[:LENGTH].tolist()
+        absent, notice, sums = unpack(self._host[:LENGTH].tolist(), self._num_ranks)
         norm, finite = self._host[LENGTH : LENGTH + 2].tolist()
         rows = self._host[LENGTH + 2 :].view(self._shape).tolist()
         num_samples = self._num_ranks * len(rows)
         return HostNumbers(
             per_sample=[dict(zip(self._names, row)) for row in rows],
-            means={
-                name: value / num_samples for name, value in zip(self._names, exchanged[COLUMNS:])
-            },
+            means={name: value / num_samples for name, value in zip(self._names, sums)},
             gradient_norm=norm,
             finite=bool(finite),
-            absent=exchanged[ABSENT] > 0,
-            stop=exchanged[STOP] > 0,
-            ended_by_evaluation=exchanged[ENDED_BY_EVALUATION] > 0,
-            wait_seconds=exchanged[WAIT_SECONDS] / self._num_ranks,
+            absent=absent,
+            notice=notice,
         )

@@ -48,9 +48,9 @@ def test_a_loss_that_is_not_finite_is_no_curve(
     config: Config, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = iter([1.0, float("nan"), float("inf"), 2.0])
-    trainer = Mock()
-    trainer.step = lambda *_: Mock(per_sample=torch.tensor([[next(losses)]]))
-    monkeypatch.setattr(curves, "assemble", lambda *_: trainer)
+    parts = Mock()
+    parts.step = lambda *_: Mock(per_sample=torch.tensor([[next(losses)]]))
+    monkeypatch.setattr(curves, "assemble", lambda *_: parts)
     short = _with_training(config, steps=4, loader_workers=0, max_staleness=0)
     with pytest.raises(InputError, match=r"seed 0, .*step 2"):
         curves.loss_curve(short, ShardReader(shards), torch.device("cpu"))

@@ -16,7 +16,7 @@ from scalefold.checkpoint.read import checkpoints, load_training, load_weights
 from scalefold.config import Config
 from scalefold.errors import InputError
 from scalefold.loader.loader import Batch, TrainingLoader
-from scalefold.train import run_files
+from scalefold.train import training_files
 from scalefold.train.metrics import MetricsLog
 
 PATIENCE_SECONDS = 1200.0
@@ -29,7 +29,7 @@ def _wait_for(event: threading.Event) -> None:
 @pytest.fixture
 def before_saving(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None]], None]:
     """Does something first when the checkpoint of a step is to be written."""
-    save = run_files.save
+    save = training_files.save
 
     def install(chosen: int, first: Callable[[], None]) -> None:
         def delayed(folder: Path, *, step: int, **more: Any) -> Path:
@@ -37,7 +37,7 @@ def before_saving(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[]
                 first()
             return save(folder, step=step, **more)
 
-        monkeypatch.setattr(run_files, "save", delayed)
+        monkeypatch.setattr(training_files, "save", delayed)
 
     return install
 

@@ -31,8 +31,8 @@ def dividing(micro: Config) -> Config:
 
 
 def test_each_rank_has_its_part_of_moments_and_average(micro: Config) -> None:
-    trainer = assemble(dividing(micro), CPU, replace(SINGLE, world=Among(4)))
-    weights, tensors = trainer.parameters.master, trainer.state.tensors()
+    parts = assemble(dividing(micro), CPU, replace(SINGLE, world=Among(4)))
+    weights, tensors = parts.parameters.master, parts.state.tensors()
     own = slice(weights.numel() // 4, weights.numel() // 2)
     assert torch.equal(tensors["averaged"], weights[own])
     for name in ("averaged", "first_moment", "second_moment"):
@@ -40,14 +40,14 @@ def test_each_rank_has_its_part_of_moments_and_average(micro: Config) -> None:
 
 
 def test_what_was_divided_is_whole_for_a_moment(micro: Config) -> None:
-    trainer = assemble(dividing(micro), CPU, replace(SINGLE, world=Among(2)))
-    half = trainer.parameters.master.numel() // 2
-    trainer.optimiser.first_moment.fill_(3.0)
-    found = {name: tensor.clone() for name, tensor in trainer.state.whole()}
-    assert torch.equal(found["weights"], trainer.parameters.master)
+    parts = assemble(dividing(micro), CPU, replace(SINGLE, world=Among(2)))
+    half = parts.parameters.master.numel() // 2
+    parts.optimiser.first_moment.fill_(3.0)
+    found = {name: tensor.clone() for name, tensor in parts.state.whole()}
+    assert torch.equal(found["weights"], parts.parameters.master)
     assert bool((found["first_moment"][half:] == 3.0).all())
     assert bool((found["second_moment"][half:] == 0.0).all())
-    assert not trainer.parameters.gradient.any()  # where they were gathered
+    assert not parts.parameters.gradient.any()  # where they were gathered
 
 
 def test_processes_that_cannot_divide_evenly_are_an_error(micro: Config) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from scalefold.checkpoint.provenance import Inputs
+from scalefold.checkpoint.provenance import InputHashes
 from scalefold.checkpoint.read import checkpoint_path, checkpoints, load_weights, ready_mark
 from scalefold.checkpoint.replacement import set_aside_other_run
 from scalefold.checkpoint.write import save
@@ -70,13 +70,15 @@ def run(tmp_path: Path, shards: Path) -> Path:
 )
 def test_a_run_that_goes_on_stays(run: Path, shards: Path, training: dict[str, int]) -> None:
     before = sorted(run.rglob("*.pt"))
-    assert set_aside_other_run(configuration(**training), Inputs(data_hash(shards)), run) is None
+    assert (
+        set_aside_other_run(configuration(**training), InputHashes(data_hash(shards)), run) is None
+    )
     assert sorted(run.rglob("*.pt")) == before
     assert (run / "metrics.jsonl").is_file()
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert set_aside_other_run(configuration(), Inputs("d" * 64), tmp_path / "new") is None
+    assert set_aside_other_run(configuration(), InputHashes("d" * 64), tmp_path / "new") is None
     assert not (tmp_path / "new/replaced").exists()
 
 
@@ -91,7 +93,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 )
 def test_another_run_is_moved_whole(run: Path, shards: Path, training: dict[str, int]) -> None:
     (run / "lock").mkdir()
-    target = set_aside_other_run(configuration(**training), Inputs(data_hash(shards)), run)
+    target = set_aside_other_run(configuration(**training), InputHashes(data_hash(shards)), run)
     assert target == run / "replaced/1"
     assert sorted(path.name for path in run.iterdir()) == ["lock", "replaced"]
     moved = checkpoints(target)
@@ -106,7 +108,7 @@ def test_what_is_said_after_the_move_is_in_the_log_of_the_new_training(
     """As in the workflow, which has the log open all the time."""
     with (run / "training.log").open("a", buffering=1) as log:
         log.write("earlier\n")
-        target = set_aside_other_run(configuration(steps=3), Inputs(data_hash(shards)), run)
+        target = set_aside_other_run(configuration(steps=3), InputHashes(data_hash(shards)), run)
         log.write("new\n")
     assert (run / "training.log").read_text() == "earlier\nnew\n"
     assert target is not None
@@ -115,23 +117,23 @@ def test_what_is_said_after_the_move_is_in_the_log_of_the_new_training(
 
 def test_a_checkpoint_that_was_deleted_is_not_made_again(run: Path, shards: Path) -> None:
     ready_mark(checkpoint_path(run, 2)).unlink()
-    inputs = Inputs(data_hash(shards))
+    inputs = InputHashes(data_hash(shards))
     assert set_aside_other_run(configuration(steps=8), inputs, run) is None
 
 
 def test_other_data_and_a_second_time(run: Path) -> None:
-    assert set_aside_other_run(configuration(), Inputs("d" * 64), run) == run / "replaced/1"
-    assert set_aside_other_run(configuration(), Inputs("d" * 64), run) is None
+    assert set_aside_other_run(configuration(), InputHashes("d" * 64), run) == run / "replaced/1"
+    assert set_aside_other_run(configuration(), InputHashes("d" * 64), run) is None
     for path in (run / "replaced/1").iterdir():
         path.rename(run / path.name)
-    assert set_aside_other_run(configuration(), Inputs("d" * 64), run) == run / "replaced/2"
+    assert set_aside_other_run(configuration(), InputHashes("d" * 64), run) == run / "replaced/2"
 
 
 def test_why_it_is_moved_is_said_in_words_of_its_own(
     run: Path, shards: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is refused, so nothing of what a refusal advises."""
-    set_aside_other_run(configuration(max_recycling=1), Inputs("d" * 64), run)
+    set_aside_other_run(configuration(max_recycling=1), InputHashes("d" * 64), run)
     (said,) = caplog.messages
     assert f"the earlier one is kept in {run / 'replaced/1'}, since it is another one" in said
     assert "What differs (2):\n  training data: manifest" in said

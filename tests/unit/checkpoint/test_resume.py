@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scalefold.checkpoint.provenance import Inputs
+from scalefold.checkpoint.provenance import InputHashes
 from scalefold.checkpoint.read import FormerData, Metadata
 from scalefold.checkpoint.resume import (
     FREE_KEYS,
@@ -39,7 +39,7 @@ def test_what_the_result_does_not_depend_on_may_change(
     change: dict[str, Any], micro_tree: dict[str, Any]
 ) -> None:
     before, now = make_config(micro_tree), make_config(merge(micro_tree, change))
-    check_resumable(HERE, _metadata(before), now, Inputs("d" * 64))
+    check_resumable(HERE, _metadata(before), now, InputHashes("d" * 64))
 
 
 @pytest.mark.parametrize(
@@ -60,31 +60,31 @@ def test_what_it_depends_on_may_not(
 ) -> None:
     before, now = make_config(micro_tree), make_config(merge(micro_tree, change))
     with pytest.raises(InputError) as error:
-        check_resumable(HERE, _metadata(before), now, Inputs("d" * 64))
+        check_resumable(HERE, _metadata(before), now, InputHashes("d" * 64))
     assert message in str(error.value)
     assert f"What differs (1):\n  {message}" in str(error.value)
 
 
 def test_other_data_are_refused_with_both_hashes(micro: Config) -> None:
     with pytest.raises(InputError, match=r"dddddddddddd.*eeeeeeeeeeee"):
-        check_resumable(HERE, _metadata(micro), micro, Inputs("e" * 64))
+        check_resumable(HERE, _metadata(micro), micro, InputHashes("e" * 64))
     with pytest.raises(InputError, match="--accept-new-data") as error:
-        check_resumable(HERE, _metadata(micro), micro, Inputs("e" * 64))
+        check_resumable(HERE, _metadata(micro), micro, InputHashes("e" * 64))
     assert "\n" not in str(error.value)
 
 
 def test_other_data_are_accepted_on_request(micro_tree: dict[str, Any]) -> None:
     accepting = make_config(merge(micro_tree, {"training": {"accept_new_data": True}}))
     before = _metadata(make_config(micro_tree))
-    check_resumable(HERE, before, accepting, Inputs("e" * 64))
-    assert former_data(before, Inputs("d" * 64)) == []
+    check_resumable(HERE, before, accepting, InputHashes("e" * 64))
+    assert former_data(before, InputHashes("d" * 64)) == []
     first = FormerData(4, "d" * 64)
-    assert former_data(before, Inputs("e" * 64)) == [first]
+    assert former_data(before, InputHashes("e" * 64)) == [first]
     again = dataclasses.replace(before, step=6, data_manifest_sha256="e" * 64, former_data=[first])
-    assert former_data(again, Inputs("f" * 64)) == [first, FormerData(6, "e" * 64)]
+    assert former_data(again, InputHashes("f" * 64)) == [first, FormerData(6, "e" * 64)]
     other = make_config(merge(micro_tree, {"training": {"accept_new_data": True}, "seed": 7}))
     with pytest.raises(InputError, match="seed: 0 in"):
-        check_resumable(HERE, before, other, Inputs("e" * 64))
+        check_resumable(HERE, before, other, InputHashes("e" * 64))
 
 
 def test_other_initial_weights_under_the_same_name_are_refused_with_both_hashes(
@@ -92,20 +92,20 @@ def test_other_initial_weights_under_the_same_name_are_refused_with_both_hashes(
 ) -> None:
     config = make_config(merge(micro_tree, {"training": {"initial_weights": "w.pt"}}))
     with pytest.raises(InputError) as error:
-        check_resumable(HERE, _metadata(config, "a" * 64), config, Inputs("d" * 64, "b" * 64))
+        check_resumable(HERE, _metadata(config, "a" * 64), config, InputHashes("d" * 64, "b" * 64))
     assert (
         "What differs (1):\n  initial weights: sha256 aaaaaaaaaaaa in the checkpoint, bbbbbbbbbbbb "
         "now (w.pt was replaced"
     ) in str(error.value)
     # Not recorded by the version that wrote the checkpoint; or gone now, which who reads it says.
-    check_resumable(HERE, _metadata(config), config, Inputs("d" * 64, "b" * 64))
-    check_resumable(HERE, _metadata(config, "a" * 64), config, Inputs("d" * 64))
+    check_resumable(HERE, _metadata(config), config, InputHashes("d" * 64, "b" * 64))
+    check_resumable(HERE, _metadata(config, "a" * 64), config, InputHashes("d" * 64))
 
 
 def test_the_refusal_does_not_contradict_itself(micro: Config) -> None:
     other = make_config({**micro.model_dump(mode="json"), "seed": 7})
     with pytest.raises(InputError) as error:
-        check_resumable(HERE, _metadata(micro), other, Inputs("e" * 64))
+        check_resumable(HERE, _metadata(micro), other, InputHashes("e" * 64))
     fix = str(error.value).splitlines()[-1]
     allowed = fix.partition("only these may change: ")[2].split(", ")
     assert set(FREE_KEYS) - set(allowed) == {"data", "shards"}
@@ -117,7 +117,7 @@ def test_many_differences_are_a_short_list_data_first(micro_tree: dict[str, Any]
     change = {"model": {"c_m": 16, "c_z": 16, "c_s": 24, "evoformer": heads, "extra_msa": heads}}
     before, now = make_config(micro_tree), make_config(merge(micro_tree, change))
     with pytest.raises(InputError) as error:
-        check_resumable(HERE, _metadata(before), now, Inputs("e" * 64))
+        check_resumable(HERE, _metadata(before), now, InputHashes("e" * 64))
     head, *lines, fix = str(error.value).splitlines()
     assert head.endswith("What differs (10):")
     assert lines[0].startswith("  training data: manifest dddddddddddd")

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.checkpoint.snapshot import Snapshot
+from scalefold.checkpoint.snapshot import StateSnapshot
 from scalefold.config import Config
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.loader.loader import TrainingLoader
 from scalefold.shards.reader import ShardReader
-from scalefold.train.assemble import Trainer, assemble
+from scalefold.train.assemble import TrainingParts, assemble
 
 CPU = torch.device("cpu")
 
@@ -27,12 +27,12 @@ def _samples(config: Config, shards: Path, device: torch.device) -> list[list[Fe
         return next(loader).samples
 
 
-def _separate_tensors(trainer: Trainer) -> dict[str, Any]:
+def _separate_tensors(parts: TrainingParts) -> dict[str, Any]:
     """What a snapshot is to hold, the plain way."""
-    state = {name: tensor.to(CPU, copy=True) for name, tensor in trainer.state.tensors().items()}
+    state = {name: tensor.to(CPU, copy=True) for name, tensor in parts.state.tensors().items()}
 
     def by_name(part: str) -> dict[str, Tensor]:
-        views = trainer.parameters.by_name(state[part])
+        views = parts.parameters.by_name(state[part])
         return {name: view.clone() for name, view in views.items()}
 
     return {
@@ -47,7 +47,7 @@ def _separate_tensors(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def _content(snapshot: Snapshot) -> dict[str, Any]:
+def _content(snapshot: StateSnapshot) -> dict[str, Any]:
     return {name: getattr(snapshot, name) for name in ("weights", "averaged", "optimiser")}
 
 
@@ -63,56 +63,56 @@ def _file(content: object) -> bytes:
 
 
 def test_it_is_saved_byte_by_byte_as_separate_tensors_are(micro: Config, shards: Path) -> None:
-    trainer = assemble(micro, CPU)
-    trainer.step(_samples(micro, shards, CPU), 1e-3)
-    snapshot = Snapshot(trainer.state, trainer.step.hold_update)
+    parts = assemble(micro, CPU)
+    parts.step(_samples(micro, shards, CPU), 1e-3)
+    snapshot = StateSnapshot(parts.state, parts.step.hold_update)
     snapshot.take()
     snapshot.wait()
-    for name, expected in _separate_tensors(trainer).items():
+    for name, expected in _separate_tensors(parts).items():
         assert _file(getattr(snapshot, name)) == _file(expected), name
 
 
 def test_later_steps_do_not_change_it_until_it_is_taken_again(micro: Config, shards: Path) -> None:
-    trainer, samples = assemble(micro, CPU), _samples(micro, shards, CPU)
-    snapshot, states = Snapshot(trainer.state, trainer.step.hold_update), []
+    parts, samples = assemble(micro, CPU), _samples(micro, shards, CPU)
+    snapshot, states = StateSnapshot(parts.state, parts.step.hold_update), []
     for _ in range(2):
-        trainer.step(samples, 1e-3)
-        states.append(_separate_tensors(trainer))
+        parts.step(samples, 1e-3)
+        states.append(_separate_tensors(parts))
         snapshot.take()
-        trainer.step(samples, 1e-3)
+        parts.step(samples, 1e-3)
         torch.testing.assert_close(_content(snapshot), states[-1], rtol=0, atol=0)
     assert not torch.equal(*(state["optimiser"]["updates"] for state in states))
 
 
 def test_one_update_waits_for_what_holds_it(micro: Config, shards: Path) -> None:
-    trainer, samples = assemble(micro, CPU), _samples(micro, shards, CPU)
-    before = {name: tensor.clone() for name, tensor in trainer.state.tensors().items()}
+    parts, samples = assemble(micro, CPU), _samples(micro, shards, CPU)
+    before = {name: tensor.clone() for name, tensor in parts.state.tensors().items()}
     waits = []
 
     class Reading:
         def wait(self) -> None:
-            torch.testing.assert_close(trainer.state.tensors(), before, rtol=0, atol=0)
-            assert trainer.parameters.gradient.any()  # the passes have been made
+            torch.testing.assert_close(parts.state.tensors(), before, rtol=0, atol=0)
+            assert parts.parameters.gradient.any()  # the passes have been made
             waits.append(self)
 
-    trainer.step.hold_update(cast(torch.cuda.Event, Reading()))
+    parts.step.hold_update(cast(torch.cuda.Event, Reading()))
     for _ in range(2):
-        trainer.step(samples, 1e-3)
+        parts.step(samples, 1e-3)
     assert len(waits) == 1
-    assert not torch.equal(trainer.parameters.master, before["weights"])
+    assert not torch.equal(parts.parameters.master, before["weights"])
 
 
 def test_a_host_without_the_memory_is_an_error_that_says_so(
     micro: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = assemble(micro, CPU)
+    parts = assemble(micro, CPU)
 
     def no_memory(*_: Any, **__: Any) -> Tensor:
         raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(torch, "empty_like", no_memory)
     with pytest.raises(InputError, match="out of memory"):
-        Snapshot(trainer.state, trainer.step.hold_update)
+        StateSnapshot(parts.state, parts.step.hold_update)
 
 
 @pytest.mark.gpu
@@ -121,16 +121,16 @@ def test_on_a_gpu_the_next_update_waits_for_a_copy_that_is_late(
     micro: Config, shards: Path
 ) -> None:
     device = torch.device("cuda")
-    trainer, samples = assemble(micro, device), _samples(micro, shards, device)
-    snapshot = Snapshot(trainer.state, trainer.step.hold_update)
+    parts, samples = assemble(micro, device), _samples(micro, shards, device)
+    snapshot = StateSnapshot(parts.state, parts.step.hold_update)
     assert all(tensor.is_pinned() for tensor in _tensors(_content(snapshot)))
-    trainer.step(samples, 1e-3)  # compiles and captures, which takes longer than a late copy
-    expected = _separate_tensors(trainer)
+    parts.step(samples, 1e-3)  # compiles and captures, which takes longer than a late copy
+    expected = _separate_tensors(parts)
     with torch.cuda.stream(snapshot._stream):
         torch.cuda._sleep(1_000_000_000)  # about half a second
     snapshot.take()
-    trainer.step(samples, 1e-3)
+    parts.step(samples, 1e-3)
     assert not snapshot._copied.query()
     snapshot.wait()
     torch.testing.assert_close(_content(snapshot), expected, rtol=0, atol=0)
-    assert trainer.optimiser.updates == expected["optimiser"]["updates"] + 1
+    assert parts.optimiser.updates == expected["optimiser"]["updates"] + 1

@@ -19,7 +19,7 @@ from scalefold.cli import app
 from scalefold.cli.options import parse_overrides, parse_variations
 from scalefold.config import json_schema, load_config, preset_names
 from scalefold.errors import InputError
-from scalefold.train.run import TrainingResult
+from scalefold.train.loop import TrainingResult
 from scalefold.train.signals import StopRequest
 
 SHARDS = str(ROOT / "tests/data/a3f069b/run/shards")

@@ -18,10 +18,10 @@ from scalefold.config.load import merge
 from scalefold.config.model import ModelConfig
 from scalefold.config.schema import Config
 from scalefold.engine.activation_checkpointing import (
-    PROJECTIONS,
     ActivationCheckpointing,
     training_model,
 )
+from scalefold.engine.selective_checkpointing import PROJECTIONS
 from scalefold.loader.loader import TrainingLoader
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
@@ -203,11 +203,11 @@ def test_weights_after_steps_on_a_gpu_are_the_same_to_the_bit(
     def weights(checkpointing: ActivationCheckpointing) -> Tensor:
         settings = {"recomputation": checkpointing, "precision": "bf16", "cuda_graphs": graphs}
         config = make_config(merge(micro_tree, {"training": settings | {"deterministic": True}}))
-        trainer = assemble(config, torch.device("cuda"))
+        parts = assemble(config, torch.device("cuda"))
         with TrainingLoader(ShardReader(shards), config, "cuda") as loader:
             for batch in loader:
-                assert bool(trainer.step(batch.samples, 1e-3).finite)
-        return trainer.parameters.master.clone()
+                assert bool(parts.step(batch.samples, 1e-3).finite)
+        return parts.parameters.master.clone()
 
     try:
         plain = weights("none")

@@ -16,7 +16,7 @@ from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.loader.loader import TrainingLoader
 from scalefold.shards.reader import ShardReader
-from scalefold.train.assemble import Trainer, assemble
+from scalefold.train.assemble import TrainingParts, assemble
 from scalefold.train.step_numbers import Readback
 
 gpu = pytest.mark.gpu
@@ -29,14 +29,14 @@ def _determinism_is_put_back() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def _trainer(tree: dict[str, Any], **training: Any) -> Trainer:
+def _parts(tree: dict[str, Any], **training: Any) -> TrainingParts:
     settings = {"training": {**training, "deterministic": True}}
-    trainer = assemble(make_config(merge(tree, settings)), torch.device("cuda"))
+    parts = assemble(make_config(merge(tree, settings)), torch.device("cuda"))
     generator = torch.Generator().manual_seed(3)
-    for view in trainer.parameters.by_name(trainer.parameters.master).values():
+    for view in parts.parameters.by_name(parts.parameters.master).values():
         view += 0.05 * torch.randn(view.shape, generator=generator).to(view)
-    trainer.parameters.publish()
-    return trainer
+    parts.parameters.update_working_copy()
+    return parts
 
 
 def _batches(tree: dict[str, Any], shards: Path) -> list[list[list[Features]]]:
@@ -73,8 +73,8 @@ def test_replayed_steps_equal_eager_ones_without_templates(
 def _replayed_equals_eager(
     tree: dict[str, Any], batches: list[list[list[Features]]], **settings: Any
 ) -> None:
-    eager = _trainer(tree, cuda_graphs="off", **settings)
-    graphed = _trainer(tree, cuda_graphs="on", **settings)
+    eager = _parts(tree, cuda_graphs="off", **settings)
+    graphed = _parts(tree, cuda_graphs="on", **settings)
     for samples in batches:
         ours, reference = graphed.step(samples, 1e-3), eager.step(samples, 1e-3)
         assert bool(reference.finite)
@@ -92,8 +92,8 @@ def test_new_shapes_are_captured_anew_and_logged(
 ) -> None:
     caplog.set_level(logging.INFO)
     shorter = merge(micro_tree, {"features": {"crop_size": 12}})
-    eager = _trainer(micro_tree, cuda_graphs="off")
-    graphed = _trainer(micro_tree, cuda_graphs="on")
+    eager = _parts(micro_tree, cuda_graphs="off")
+    graphed = _parts(micro_tree, cuda_graphs="on")
     for tree in (micro_tree, shorter, micro_tree):
         samples = _batches(tree, shards)[0]
         ours, reference = graphed.step(samples, 1e-3), eager.step(samples, 1e-3)
@@ -110,11 +110,11 @@ def test_the_host_never_waits_in_a_step(
     micro_tree: dict[str, Any], shards: Path, cuda_graphs: str
 ) -> None:
     samples = max(_batches(micro_tree, shards), key=lambda samples: len(samples[0]))
-    trainer = _trainer(micro_tree, cuda_graphs=cuda_graphs)
-    Readback(trainer.step(samples, 1e-3)).get()  # compiles, captures
+    parts = _parts(micro_tree, cuda_graphs=cuda_graphs)
+    Readback(parts.step(samples, 1e-3)).get()  # compiles, captures
     torch.cuda.set_sync_debug_mode("error")
     try:
-        readback = Readback(trainer.step(samples, 1e-3))
+        readback = Readback(parts.step(samples, 1e-3))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert readback.get().finite

@@ -13,11 +13,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from scalefold.config import make_config
 from scalefold.config.load import merge
 from scalefold.engine import memory
-from scalefold.engine.memory import (
+from scalefold.engine.memory import choose_checkpointing, least_free_bytes
+from scalefold.engine.pass_memory import (
     PassMemory,
-    choose_checkpointing,
+    _count,
+    empty_features,
     for_counting,
-    least_free_bytes,
     pass_memory,
 )
 from scalefold.errors import InputError
@@ -41,7 +42,7 @@ def wide(micro_tree: dict[str, Any]) -> Any:
 
 def test_counted_for_all_blocks_from_the_first_two(wide: Any) -> None:
     deep = for_counting(wide, 3)
-    counted, _ = memory._count(deep, TORCH, "none", 1)
+    counted, _ = _count(deep, TORCH, "none", 1)
     assert pass_memory(deep, TORCH, "none").kept == counted.kept
 
 
@@ -69,7 +70,7 @@ def test_kernels_can_be_counted(wide: Any) -> None:
 def test_agrees_with_what_autograd_holds(wide: Any) -> None:
     """The rest, outputs kept and constants not counted, is small."""
     config = for_counting(wide, 1)
-    model, features = AlphaFold(config.model, Assembly(ops=TORCH)), memory.empty_features(config)
+    model, features = AlphaFold(config.model, Assembly(ops=TORCH)), empty_features(config)
     features = {name: torch.zeros_like(value) for name, value in features.items()}
     previous = Previous.zeros(1, config.features.crop_size, config.model, next(model.parameters()))
     inputs = [*model.parameters(), *model.buffers(), *features.values(), *previous]
@@ -123,7 +124,7 @@ def test_without_memory_to_look_at_auto_is_none(wide: Any) -> None:
 class Among(Ranks):
     size = 3
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         return [value + 5, value, value + 1]
 
 

@@ -22,7 +22,7 @@ from scalefold.model.contract import Previous
 from scalefold.ops import TORCH
 from scalefold.shards.reader import ShardReader
 from scalefold.train import assemble as assembly
-from scalefold.train.assemble import Trainer
+from scalefold.train.assemble import TrainingParts
 
 CPU = torch.device("cpu")
 MOVES = {
@@ -90,9 +90,9 @@ def computed() -> Computed:
 
 
 @pytest.fixture
-def trainer(
+def parts(
     micro_tree: dict[str, Any], computed: Computed, monkeypatch: pytest.MonkeyPatch
-) -> Trainer:
+) -> TrainingParts:
     operations = {
         field.name: computed.watched(getattr(TORCH, field.name), field.name)
         for field in dataclasses.fields(TORCH)
@@ -100,11 +100,11 @@ def trainer(
     ops = dataclasses.replace(TORCH, **operations)
     monkeypatch.setattr(assembly, "select_ops", lambda *_: ops)
     tree = merge(micro_tree, {"training": {"precision": "bf16"}})
-    trainer = assembly.assemble(make_config(tree), CPU)
-    for name, module in trainer.model.named_modules():
+    parts = assembly.assemble(make_config(tree), CPU)
+    for name, module in parts.model.named_modules():
         if name:
             computed.watch_module(f"{name}.", module)
-    return trainer
+    return parts
 
 
 @pytest.fixture
@@ -114,13 +114,13 @@ def passes(micro_tree: dict[str, Any], shards: Path) -> list[Any]:
 
 
 def test_the_model_computes_in_the_types_of_the_policy(
-    trainer: Trainer, computed: Computed, passes: list[Any], micro_tree: dict[str, Any]
+    parts: TrainingParts, computed: Computed, passes: list[Any], micro_tree: dict[str, Any]
 ) -> None:
-    like = trainer.model.input_embedder.linear_msa_m.weight
+    like = parts.model.input_embedder.linear_msa_m.weight
     previous = Previous.zeros(1, 16, make_config(micro_tree).model, like)
     with computed:
-        templates = trainer.model.embed_templates(passes[0])
-        trainer.model(passes[0], previous, templates)
+        templates = parts.model.embed_templates(passes[0])
+        parts.model(passes[0], previous, templates)
     islands = rules("island")
     wider = {entry for entry in computed.seen if entry[2] != module_type(entry[0])}
     assert {(place, dtype) for _, place, dtype in wider} == set(islands.items())
@@ -128,25 +128,25 @@ def test_the_model_computes_in_the_types_of_the_policy(
     assert {dtype for _, _, dtype in computed.seen - wider} == set(rules("modules").values())
 
 
-def test_modules_return_the_type_of_the_policy(trainer: Trainer, passes: list[Any]) -> None:
+def test_modules_return_the_type_of_the_policy(parts: TrainingParts, passes: list[Any]) -> None:
     returned: set[tuple[str, torch.dtype]] = set()
-    for name, module in trainer.model.named_modules():
+    for name, module in parts.model.named_modules():
         if name and not name.endswith("template_embedder"):
             module.register_forward_hook(
                 lambda _, __, result, name=name: returned.update(
                     (f"{name}.", tensor.dtype) for tensor in floating(result)
                 )
             )
-    trainer.step([passes[:1]], 1e-3)
+    parts.step([passes[:1]], 1e-3)
     assert {dtype for _, dtype in returned} == {torch.float32, torch.bfloat16}
     assert [entry for entry in returned if entry[1] != module_type(entry[0])] == []
 
 
 def test_state_is_in_the_types_of_the_policy(
-    trainer: Trainer, passes: list[Any], micro_tree: dict[str, Any]
+    parts: TrainingParts, passes: list[Any], micro_tree: dict[str, Any]
 ) -> None:
     config = make_config(micro_tree)
-    model, flat = trainer.model, trainer.parameters
+    model, flat = parts.model, parts.parameters
     like = model.input_embedder.linear_msa_m.weight
     zeros, templates = Previous.zeros(1, 16, config.model, like), model.embed_templates(passes[0])
     outputs, previous = model(passes[0], zeros, templates)
@@ -158,9 +158,9 @@ def test_state_is_in_the_types_of_the_policy(
         "losses": [loss, *terms.values()],
         "sum over samples and ranks": [flat.gradient],
         "master weights": [flat.master],
-        "Adam's moments": [trainer.optimiser.first_moment, trainer.optimiser.second_moment],
-        "averaged weights": [trainer.average.average],
-        "counters and learning rate": [trainer.optimiser.updates, trainer.average.updates],
+        "Adam's moments": [parts.optimiser.first_moment, parts.optimiser.second_moment],
+        "averaged weights": [parts.average.average],
+        "counters and learning rate": [parts.optimiser.updates, parts.average.updates],
     }
     found = {where: {tensor.dtype for tensor in tensors} for where, tensors in types.items()}
     narrow = {name for name in gradients if module_type(name) == torch.bfloat16}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from scalefold.checkpoint.early_stopping import TargetReached
 from scalefold.checkpoint.lock import FAILED_MARK, sign_of_life, writer_lock
-from scalefold.checkpoint.target import TargetReached
 from scalefold.config import make_config
 from scalefold.errors import InputError
 from scalefold.evaluate import follow as module

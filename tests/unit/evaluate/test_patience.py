@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.unit.train.quietly import train_quietly
 
+from scalefold.checkpoint.early_stopping import Stalled, read_end
 from scalefold.checkpoint.read import checkpoint_path, read_metadata
-from scalefold.checkpoint.target import Stalled, read_end
 from scalefold.config import Config, make_config
 from scalefold.config.load import merge
 from scalefold.config.schema import EvaluationConfig
@@ -110,7 +110,7 @@ def test_a_message_means_one_patience_split_and_data(tmp_path: Path) -> None:
 def test_training_ends_early_and_goes_on_when_patience_is_raised(
     micro_tree: dict[str, Any], shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scalefold.checkpoint.target._SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr("scalefold.checkpoint.early_stopping._SECONDS_BETWEEN_LOOKS", 0.0)
 
     def config(patience: int, steps: int) -> Config:
         evaluation = {"mode": "async", "patience": patience, "splits": ["train"], "recycling": 0}

@@ -29,7 +29,7 @@ class Wire(Ranks):
         self.rank = rank
         return self
 
-    def tell(self, value: Any) -> Any:
+    def broadcast_on_host(self, value: Any) -> Any:
         if self.rank == 0:
             self.told.append(value)
             return value

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from scalefold.config.load import preset_config, preset_model
-from scalefold.engine.memory import _Living
+from scalefold.engine.pass_memory import _Living
 from scalefold.engine.precision import narrow_model
 from scalefold.features.contract import INPUT_FEATURES
 from scalefold.model import AlphaFold, Outputs, Previous

@@ -43,7 +43,7 @@ def test_writing_to_the_master_weights_changes_the_model() -> None:
     model = _model()
     flat = FlatParameters(model)
     flat.master.zero_()
-    flat.publish()
+    flat.update_working_copy()
     assert not any(p.any() for p in model.parameters())
 
 
@@ -66,7 +66,7 @@ def test_narrow_parameters_work_in_bfloat16_under_float32_masters() -> None:
 
     # An update below bfloat16's resolution is lost to the working copy, not to the master.
     flat.master.mul_(1 + 2**-12)
-    flat.publish()
+    flat.update_working_copy()
     for name, view in flat.by_name(flat.master).items():
         assert torch.equal(view, exact[name] * (1 + 2**-12))
 
@@ -113,11 +113,11 @@ def test_copied_gradients_are_the_accumulated_ones(narrow: object) -> None:
     )
     flat = FlatParameters(model, narrow)
     found = []
-    for differentiate in (flat.accumulate, flat.differentiate):
+    for backward in (flat.backward_with_hooks, flat.backward):
         for parameter in model.values():
             parameter.grad.fill_(torch.nan)  # of an earlier step
         product = model["a"].float() @ model["a_transposed"].float().t()
-        differentiate((product**2).sum() + (model["b"] ** 3).sum())
+        backward((product**2).sum() + (model["b"] ** 3).sum())
         flat.collect_gradient()
         found.append(flat.gradient.clone())
     assert torch.equal(*found)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from scalefold.parallel.buckets import Completion, bucket_slices
+from scalefold.parallel.buckets import FilledBuckets, bucket_slices
 
 
 @pytest.mark.parametrize("elements", [1, 3, 64, 10_000])
@@ -30,15 +30,15 @@ class Chain(nn.Module):
         return x.sum()
 
 
-def _completion(model: Chain) -> tuple[Completion, list[slice]]:
+def _filled_buckets(model: Chain) -> tuple[FilledBuckets, list[slice]]:
     starts = [0, 4, 8, 12]
     slices = bucket_slices(starts, 16, 4)
-    return Completion(list(zip(model.layers, starts, strict=True)), slices), slices
+    return FilledBuckets(list(zip(model.layers, starts, strict=True)), slices), slices
 
 
 def test_buckets_are_reported_while_backward_runs_from_the_second_pass_on() -> None:
     model = Chain()
-    completion, slices = _completion(model)
+    filled, slices = _filled_buckets(model)
     events: list[str] = []
     model.layers[0].register_post_accumulate_grad_hook(lambda p: events.append("first layer"))
     for expected in (
@@ -46,7 +46,7 @@ def test_buckets_are_reported_while_backward_runs_from_the_second_pass_on() -> N
         ["12", "8", "4", "0", "first layer"],  # 8 gets none, and holds nothing up
     ):
         events.clear()
-        with completion.watch(lambda part: events.append(str(part.start))):
+        with filled.watch(lambda part: events.append(str(part.start))):
             model(torch.ones(4)).backward()
         assert events == expected
     assert [part.start for part in slices] == [12, 8, 4, 0]
@@ -54,10 +54,10 @@ def test_buckets_are_reported_while_backward_runs_from_the_second_pass_on() -> N
 
 def test_nothing_is_reported_outside() -> None:
     model = Chain()
-    completion, slices = _completion(model)
+    filled, slices = _filled_buckets(model)
     reported: list[slice] = []
     for _ in range(2):
-        with completion.watch(reported.append):
+        with filled.watch(reported.append):
             model(torch.ones(4)).backward()
     model(torch.ones(4)).backward()
     assert reported == 2 * slices
@@ -65,21 +65,21 @@ def test_nothing_is_reported_outside() -> None:
 
 def test_a_gradient_after_its_bucket_was_sent_is_an_error() -> None:
     model = Chain()
-    completion, _ = _completion(model)
-    with completion.watch(lambda part: None):
+    filled, _ = _filled_buckets(model)
+    with filled.watch(lambda part: None):
         model(torch.ones(4)).backward()
     # It comes last: autograd works from the newest operation to the oldest.
     loss = (model.layers[2] * 2).sum() + model(torch.ones(4))
     with (
         pytest.raises(RuntimeError, match="must not depend on the data"),
-        completion.watch(lambda part: None),
+        filled.watch(lambda part: None),
     ):
         loss.backward()
 
 
 def test_an_error_in_backward_reports_nothing_more() -> None:
-    completion, _ = _completion(Chain())
+    filled, _ = _filled_buckets(Chain())
     reported: list[slice] = []
-    with pytest.raises(KeyError), completion.watch(reported.append):
+    with pytest.raises(KeyError), filled.watch(reported.append):
         raise KeyError
     assert reported == []

@@ -9,9 +9,10 @@ from scalefold.cli.device import torch_device
 from scalefold.errors import ElsewhereError, InputError
 from scalefold.launcher import Place, check_degree, check_layout, choose_degree, find_place
 from scalefold.parallel import ALONE, SINGLE
+from scalefold.parallel.agreement import check_same, on_all, on_first
 from scalefold.parallel.collectives import Collectives
 from scalefold.parallel.launch import choose_exchange, divided, joined
-from scalefold.parallel.ranks import MeshRanks, Ranks, on_all, on_first, same_everywhere
+from scalefold.parallel.ranks import MeshRanks, Ranks
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4",
@@ -48,7 +49,7 @@ class CpuRanks(MeshRanks):
     def __init__(self) -> None:
         pass
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         return [value]
 
 
@@ -100,9 +101,9 @@ def test_one_process_has_its_samples_for_itself() -> None:
 
 def test_the_group_of_one_is_the_identity() -> None:
     x = torch.tensor([1.0, 2.0])
-    assert ALONE.sum(x).wait() is x
+    assert ALONE.all_reduce(x).wait() is x
     assert on_first(ALONE, lambda: 7) == 7
-    same_everywhere(ALONE, "data", "abc")
+    check_same(ALONE, "data", "abc")
     with pytest.raises(InputError, match="bad"):
         on_first(ALONE, _bad)
 
@@ -113,7 +114,7 @@ class Among(Ranks):
     def __init__(self, rank: int, *faults: str | None) -> None:
         self.rank, self.size, self._faults = rank, len(faults), list(faults)
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         assert value == self._faults[self.rank]
         return self._faults
 

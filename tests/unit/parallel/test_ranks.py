@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from scalefold.parallel.notes import Notes
+from scalefold.parallel.launcher_store import LauncherStore
 from scalefold.parallel.ranks import MeshRanks
 
 
@@ -20,7 +20,7 @@ def ranks() -> Iterator[MeshRanks]:
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         assert dist.group.WORLD is not None
-        yield MeshRanks(DeviceMesh.from_group(dist.group.WORLD, "cpu"), Notes(store, 0, 2))
+        yield MeshRanks(DeviceMesh.from_group(dist.group.WORLD, "cpu"), LauncherStore(store, 0, 2))
     finally:
         dist.destroy_process_group()
 
@@ -41,9 +41,9 @@ def test_a_gpu_that_waits_for_ever_has_the_silent_rank_named(
 ) -> None:
     monkeypatch.setattr(os, "_exit", sys.exit)
     never: Any = Event(float("inf"))
-    ranks.limit(0.1)
+    ranks.set_timeout(0.1)
     with pytest.raises(SystemExit):
-        ranks.await_device(never)
+        ranks.synchronize(never)
     assert "rank 1 gave no sign" in caplog.text
 
 
@@ -51,6 +51,6 @@ def test_a_gpu_may_take_as_long_as_the_limit(
     ranks: MeshRanks, caplog: pytest.LogCaptureFixture
 ) -> None:
     soon: Any = Event(5)
-    ranks.await_device(soon)
+    ranks.synchronize(soon)
     assert soon.left < 0
     assert not caplog.text

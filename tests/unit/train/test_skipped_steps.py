@@ -5,6 +5,7 @@ from math import inf, nan
 import pytest
 
 from scalefold.train.skipped_steps import DivergedError, SkippedSteps, diagnosis
+from scalefold.train.step_exchange import Notice
 from scalefold.train.step_numbers import HostNumbers
 
 GOOD = {"loss": 1.0, "lddt_ca": 0.5, "grad_norm": 2.0, "loss/fape": 1.0, "loss/chi": 1.0}
@@ -14,7 +15,7 @@ def _numbers(*samples: dict[str, float]) -> HostNumbers:
     rows = [GOOD | sample for sample in samples]
     return HostNumbers(
         per_sample=rows, means=rows[0], gradient_norm=1.0, finite=all(row == GOOD for row in rows),
-        absent=False, stop=False, ended_by_evaluation=False, wait_seconds=0.0,
+        absent=False, notice=Notice(),
     )  # fmt: skip
 
 

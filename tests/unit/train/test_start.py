@@ -156,18 +156,18 @@ def test_diverged_weights_stop_the_run_and_are_never_published(
     assemble, call = start.assemble, TrainingStep.__call__
 
     def poisoned(*args: Any) -> Any:
-        trainer = assemble(*args)
+        parts = assemble(*args)
         count = iter(range(100))
 
         def poisoning(step: TrainingStep, *arguments: Any) -> Any:
             if next(count) == 2:
-                trainer.parameters.by_name(trainer.parameters.master)[
+                parts.parameters.by_name(parts.parameters.master)[
                     "aux_heads.distogram.linear.bias"
                 ][0] = torch.nan
             return call(step, *arguments)
 
         monkeypatch.setattr(TrainingStep, "__call__", poisoning)
-        return trainer
+        return parts
 
     monkeypatch.setattr(start, "assemble", poisoned)
     with pytest.raises(DivergedError) as error:
@@ -187,10 +187,10 @@ def test_skipped_steps_in_a_row_are_counted_across_a_resume(
     assemble, call = start.assemble, TrainingStep.__call__
 
     def spoilt(*args: Any) -> Any:
-        """A trainer whose gradients are not finite, and whose weights stay as they are."""
-        trainer = assemble(*args)
-        master = trainer.parameters.master
-        (bias,) = trainer.parameters.by_name(master)["aux_heads.distogram.linear.bias"][:1]
+        """Training whose gradients are not finite, and whose weights stay as they are."""
+        parts = assemble(*args)
+        master = parts.parameters.master
+        (bias,) = parts.parameters.by_name(master)["aux_heads.distogram.linear.bias"][:1]
 
         def spoiling(step: TrainingStep, *arguments: Any) -> Any:
             kept = bias.clone()
@@ -200,7 +200,7 @@ def test_skipped_steps_in_a_row_are_counted_across_a_resume(
             return record
 
         monkeypatch.setattr(TrainingStep, "__call__", spoiling)
-        return trainer
+        return parts
 
     monkeypatch.setattr(start, "assemble", spoilt)
     two = {"training": {"max_non_finite_steps": 2, "steps": 2}}

@@ -73,25 +73,25 @@ def test_accumulated_samples_equal_the_batch_and_torchs_update(
     samples = _samples(config, shards, recycling)
     plain = AlphaFold(config.model)
     _perturb(plain)
-    trainer = assemble(config, CPU)
-    trainer.parameters.load(trainer.parameters.master, plain.state_dict(), "x")
+    parts = assemble(config, CPU)
+    parts.parameters.load(parts.parameters.master, plain.state_dict(), "x")
 
     loss = _plain_backward(plain, config, _joined(samples))
     norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
     torch.optim.Adam(plain.parameters(), lr=1e-3, eps=1e-6).step()
 
-    numbers = trainer.step(samples, 1e-3)
+    numbers = parts.step(samples, 1e-3)
     columns = dict(zip(numbers.names, numbers.per_sample.T))
     assert numbers.finite
     # One sample at a time or two at once: other orders of float32 sums, nothing more.
     torch.testing.assert_close(columns["loss"].mean(), loss.float(), rtol=1e-5, atol=0)
     torch.testing.assert_close(numbers.gradient_norm, norm, rtol=1e-4, atol=0)
-    for name, moment in trainer.parameters.by_name(trainer.optimiser.first_moment).items():
+    for name, moment in parts.parameters.by_name(parts.optimiser.first_moment).items():
         expected = 0.1 * _gradient(plain, name)  # clipped in place
         torch.testing.assert_close(moment, expected, rtol=1e-3, atol=1e-7, msg=name)
     # Where the gradient is tiny, its rounding decides the sign of Adam's first update: compare
     # where it is not.
-    for name, view in trainer.parameters.by_name(trainer.parameters.master).items():
+    for name, view in parts.parameters.by_name(parts.parameters.master).items():
         clear = _gradient(plain, name).abs() > 1e-5
         theirs = plain.get_parameter(name).detach()
         torch.testing.assert_close(view[clear], theirs[clear], rtol=0, atol=2e-5, msg=name)
@@ -101,37 +101,37 @@ def test_each_samples_gradient_is_clipped(micro: Config, shards: Path) -> None:
     samples = _samples(micro, shards, 1)
     plain = AlphaFold(micro.model)
     _perturb(plain)
-    trainer = assemble(micro, CPU)
-    trainer.parameters.load(trainer.parameters.master, plain.state_dict(), "x")
-    expected = torch.zeros_like(trainer.parameters.master)
+    parts = assemble(micro, CPU)
+    parts.parameters.load(parts.parameters.master, plain.state_dict(), "x")
+    expected = torch.zeros_like(parts.parameters.master)
     norms = []
     for passes in samples:
         _plain_backward(plain, micro, passes)
         norms.append(torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.1))
-        for name, view in trainer.parameters.by_name(expected).items():
+        for name, view in parts.parameters.by_name(expected).items():
             view += _gradient(plain, name) / 2
     assert min(norms) > 0.1  # both are clipped, or the test shows nothing
-    numbers = trainer.step(samples, 1e-3)
+    numbers = parts.step(samples, 1e-3)
     columns = dict(zip(numbers.names, numbers.per_sample.T))
     torch.testing.assert_close(columns["grad_norm"], torch.stack(norms), rtol=1e-4, atol=0)
-    found = trainer.optimiser.first_moment / 0.1
+    found = parts.optimiser.first_moment / 0.1
     assert flat_norm(found - expected) < 1e-4 * flat_norm(expected)
 
 
 def test_a_step_that_is_not_finite_leaves_everything_as_it_was(micro: Config, shards: Path) -> None:
-    trainer = assemble(micro, CPU)
+    parts = assemble(micro, CPU)
     samples = _samples(micro, shards, 0)
-    trainer.step(samples, 1e-3)
-    before = {name: tensor.clone() for name, tensor in trainer.state.tensors().items()}
+    parts.step(samples, 1e-3)
+    before = {name: tensor.clone() for name, tensor in parts.state.tensors().items()}
     nan = torch.full_like(samples[0][-1]["backbone_rigid_tensor"], torch.nan)
     bad = [[*passes[:-1], passes[-1] | {"backbone_rigid_tensor": nan}] for passes in samples]
-    numbers = trainer.step(bad, 1e-3)
+    numbers = parts.step(bad, 1e-3)
     assert not numbers.finite
     columns = dict(zip(numbers.names, numbers.per_sample.T))
     assert columns["loss/fape"].isnan().all()
     assert columns["loss/distogram"].isfinite().all()
-    torch.testing.assert_close(trainer.state.tensors(), before, rtol=0, atol=0)
-    assert trainer.step(samples, 1e-3).finite
+    torch.testing.assert_close(parts.state.tensors(), before, rtol=0, atol=0)
+    assert parts.step(samples, 1e-3).finite
 
 
 def test_the_same_seed_gives_the_same_run(micro: Config, shards: Path) -> None:
@@ -139,10 +139,10 @@ def test_the_same_seed_gives_the_same_run(micro: Config, shards: Path) -> None:
     states = []
     for _ in range(2):
         torch.rand(7)  # the state of torch's generator must not matter
-        trainer = assemble(micro, CPU)
+        parts = assemble(micro, CPU)
         for _ in range(2):
-            trainer.step(samples, 1e-3)
-        states.append(trainer.parameters.master)
+            parts.step(samples, 1e-3)
+        states.append(parts.parameters.master)
     torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
 
 
@@ -153,27 +153,27 @@ def test_bf16_trains_like_fp32_within_its_rounding(
     losses = {}
     for precision in ("fp32", "bf16"):
         config = make_config(merge(micro_tree, {"training": {"precision": precision}}))
-        trainer = assemble(config, CPU)
-        _perturb_master(trainer)
-        kinds = {n: p.dtype for n, p in trainer.model.named_parameters()}
+        parts = assemble(config, CPU)
+        _perturb_master(parts)
+        kinds = {n: p.dtype for n, p in parts.model.named_parameters()}
         narrow = {n for n, kind in kinds.items() if kind == torch.bfloat16}
         wide = {n for n in kinds if n.startswith(("structure_module.", "aux_heads."))}
         assert narrow == (set(kinds) - wide if precision == "bf16" else set())
-        numbers = trainer.step(_samples(config, shards, 1), 1e-3)
+        numbers = parts.step(_samples(config, shards, 1), 1e-3)
         assert numbers.finite
-        assert trainer.parameters.master.dtype == torch.float32
-        assert trainer.optimiser.first_moment.dtype == torch.float32
+        assert parts.parameters.master.dtype == torch.float32
+        assert parts.optimiser.first_moment.dtype == torch.float32
         columns = dict(zip(numbers.names, numbers.per_sample.T))
         losses[precision] = columns["loss"]
     # A few dozen operations in a row, each rounding by 2^-9: some per cent.
     torch.testing.assert_close(losses["bf16"], losses["fp32"], rtol=0.05, atol=0)
 
 
-def _perturb_master(trainer: Any) -> None:
+def _perturb_master(parts: Any) -> None:
     generator = torch.Generator().manual_seed(3)
-    for view in trainer.parameters.by_name(trainer.parameters.master).values():
+    for view in parts.parameters.by_name(parts.parameters.master).values():
         view += 0.1 * torch.randn(view.shape, generator=generator)
-    trainer.parameters.publish()
+    parts.parameters.update_working_copy()
 
 
 def test_tf32_needs_a_gpu(micro_tree: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from scalefold.loader.loader import TrainingLoader
 from scalefold.launcher import find_place
 from scalefold.optim import clipping
 from scalefold.checkpoint.read import checkpoint_path, ready_mark
-from scalefold.checkpoint.target import TargetReached
+from scalefold.checkpoint.early_stopping import TargetReached
 
 def spoil(batch):
     for fault in faults:

@@ -216,8 +216,8 @@ def scaling(
     from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.launcher import find_place
+    from scalefold.parallel.agreement import on_all, on_first
     from scalefold.parallel.launch import divided, joined
-    from scalefold.parallel.ranks import on_all, on_first
 
     place = find_place()
     with joined(place, partial(measured_device, device, place)) as (mesh, chosen):

@@ -1,7 +1,7 @@
-"""Notes that the processes of a training leave for each other in the launcher's store.
+"""The launcher's key-value store, by which processes exchange small values from host to host.
 
-They go from host to host, beside the exchange of tensors: small news at each step, and, when the
-exchange breaks off, who is lost and why.
+It works beside the exchange of tensors: for news at each step, for a wait that may take hours, and
+to find out who is lost and why when the exchange of tensors breaks off.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _SURVIVORS_SECONDS: Final = 3.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.2
 
 _KEPT: Final = 64
-"""News that a channel keeps. Ranks are a few steps apart at most, and have read older ones."""
+"""Broadcasts that a channel keeps. Ranks are a few steps apart at most: older ones were read."""
 
 
-class Notes:
-    """The notes of one process.
+class LauncherStore:
+    """What one process writes into the store, and reads of the others.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ class Notes:
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
         self._store, self._rank, self._size = store, rank, size
 
-    def of_first(self, size: int) -> Notes:
-        """Notes between this process and others of the first ``size``."""
-        return Notes(self._store, self._rank, size)
+    def of_first(self, size: int) -> LauncherStore:
+        """The same store, for this process and others of the first ``size``."""
+        return LauncherStore(self._store, self._rank, size)
 
-    def wait_for_all(self) -> None:
+    def barrier(self) -> None:
         """Wait until all processes have called this, however long some of them work.
 
         Raises
@@ -56,29 +56,29 @@ class Notes:
         """
         self._store.set(f"done/{self._rank}", "")
         for rank in range(self._size):
-            while not self.is_done(rank):
+            while not self.at_barrier(rank):
                 if self._store.check([f"ended/{rank}"]):
                     text = self._store.get(f"ended/{rank}").decode()
                     raise RankLostError(f"rank {rank} ended with {text}")
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
 
-    def is_done(self, rank: int) -> bool:
-        """Whether a process waits for all."""
+    def at_barrier(self, rank: int) -> bool:
+        """Whether a process waits in `barrier`."""
         return self._store.check([f"done/{rank}"])
 
-    def pass_on(self, channel: str, number: int, value: T | None, *, first: bool) -> T:
-        """Write the n-th news of a channel on its first rank, and read it on the others."""
+    def broadcast(self, channel: str, number: int, value: T | None, *, first: bool) -> T:
+        """Return the first rank's value; ``number`` counts the broadcasts of this channel."""
         if not first:
             return cast(T, pickle.loads(b64decode(self._store.get(f"{channel}/{number}"))))
         self._store.set(f"{channel}/{number}", b64encode(pickle.dumps(value)).decode())
         self._store.delete_key(f"{channel}/{number - _KEPT}")
         return cast(T, value)
 
-    def limit(self, seconds: float) -> None:
-        """Wait for news no longer than this."""
+    def set_timeout(self, seconds: float) -> None:
+        """Wait for a value no longer than this."""
         self._store.set_timeout(timedelta(seconds=seconds))
 
-    def tell_end(self, error: BaseException) -> None:
+    def report_end(self, error: BaseException) -> None:
         """Tell the others why this process ends."""
         text = f"{type(error).__name__}: {error}"
         with contextlib.suppress(RuntimeError):  # the store is gone: so are the others

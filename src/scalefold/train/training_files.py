@@ -13,23 +13,23 @@ from rich.console import Console
 
 import scalefold
 from scalefold.checkpoint.background import Background
-from scalefold.checkpoint.provenance import Inputs, source_commit
+from scalefold.checkpoint.provenance import InputHashes, source_commit
 from scalefold.checkpoint.read import FormerData, checkpoint_path, ready_mark
-from scalefold.checkpoint.snapshot import Snapshot
+from scalefold.checkpoint.snapshot import StateSnapshot
 from scalefold.checkpoint.write import prune, save
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.loader.order import Position
-from scalefold.train.assemble import Trainer
+from scalefold.train.assemble import TrainingParts
 from scalefold.train.metrics import MetricsLog, Record
-from scalefold.train.progress import ProgressLine
+from scalefold.train.progress_line import ProgressLine
 from scalefold.train.skipped_steps import SkippedSteps
 
 logger = logging.getLogger(__name__)
 
 
-class RunFiles:
+class TrainingFiles:
     """Writes into a training's folder, whose lock this process holds.
 
     Checkpoints are written while the training goes on. If one cannot be written, a later call
@@ -38,13 +38,13 @@ class RunFiles:
     Parameters
     ----------
     config : Config
-    trainer : Trainer
+    parts : TrainingParts
         Whose state the checkpoints hold.
     out : Path
         The training's folder.
     step : int
         Steps made before.
-    inputs : Inputs
+    inputs : InputHashes
     former_data : sequence of FormerData
         See `scalefold.checkpoint.read.Metadata`.
     confirm : callable
@@ -56,16 +56,16 @@ class RunFiles:
     def __init__(
         self,
         config: Config,
-        trainer: Trainer,
+        parts: TrainingParts,
         out: Path,
         step: int,
-        inputs: Inputs,
+        inputs: InputHashes,
         former_data: Sequence[FormerData],
         confirm: Callable[[], None],
         console: Console,
     ) -> None:
         self._training, self._out, self._confirm = config.training, out, confirm
-        self._snapshot = Snapshot(trainer.state, trainer.step.hold_update)
+        self._snapshot = StateSnapshot(parts.state, parts.step.hold_update)
         self._metrics = MetricsLog(out, step)
         self._progress = ProgressLine(step, config.training.steps, console)
         self._writing = Background("checkpoint")
@@ -78,7 +78,7 @@ class RunFiles:
             "commit": source_commit(),
         }
 
-    def __enter__(self) -> RunFiles:
+    def __enter__(self) -> TrainingFiles:
         self._progress.__enter__()
         return self
 

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from tests.unit.train.quietly import train_quietly
 
+from scalefold.checkpoint.early_stopping import TargetReached, read_end
 from scalefold.checkpoint.read import (
     checkpoint_path,
     checkpoints,
@@ -20,7 +21,6 @@ from scalefold.checkpoint.read import (
     read_metadata,
     ready_mark,
 )
-from scalefold.checkpoint.target import TargetReached, read_end
 from scalefold.checkpoint.write import save
 from scalefold.config import Config, make_config
 from scalefold.config.load import merge
@@ -53,7 +53,7 @@ def test_training_ends_when_an_evaluation_beside_it_reaches_the_target(
 ) -> None:
     config = targeted(0.01)
     out = tmp_path / "training"
-    monkeypatch.setattr("scalefold.checkpoint.target._SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr("scalefold.checkpoint.early_stopping._SECONDS_BETWEEN_LOOKS", 0.0)
     write = MetricsLog.write
 
     def evaluating(self: MetricsLog, record: dict[str, Any]) -> None:
