@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from scalefold.ops.triton import triton_ops, why_not
+from scalefold.ops.kernels import kernel_ops, why_not
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def backends_on(device: torch.device) -> list[OpBackend]:
     """
     if why_not(device) is not None:
         return []
-    triton_ops()  # imports all kernels, which makes their lists of backends known
+    kernel_ops()  # imports all kernels, which makes their lists of backends known
     found = []
     for op, reasons in import_module("scalefold_kernels.backends").on_device(device).items():
         passed_over: dict[str, str] = {}

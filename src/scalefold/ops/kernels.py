@@ -1,4 +1,8 @@
-"""Bind the GPU kernels of `scalefold_kernels`, which only `scalefold.ops` imports."""
+"""Which operations get GPU kernels: those of `scalefold_kernels`, which only this folder imports.
+
+`select_ops` reads ``training.kernels`` and decides; `kernel_ops` makes the record. What else the
+program wants of the kernels is below them.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,7 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
     obstacle = why_not(device)
     if obstacle is None:
         _warn_of_slower_kernels(device)
-        return triton_ops(PACKAGES if isinstance(kernels, str) else kernels)
+        return kernel_ops(PACKAGES if isinstance(kernels, str) else kernels)
     if kernels != "auto":
         asked = kernels if isinstance(kernels, str) else ", ".join(kernels)
         raise InputError(
@@ -116,7 +120,7 @@ def exchange_kernels() -> Any:
     return import_module("scalefold_kernels.ops.exchange")
 
 
-def triton_ops(packages: Iterable[str] = PACKAGES) -> Ops:
+def kernel_ops(packages: Iterable[str] = PACKAGES) -> Ops:
     """The kernels of some packages; an operation without one is the torch reference.
 
     The kernels of an operation are the function of its name that a folder of
