@@ -22,7 +22,7 @@ class OpBackend(NamedTuple):
     ----------
     op : str
     backend : str
-        ``hopper``, ``triton`` or ``torch``; a form of it may follow.
+        A name of the op's list; mostly ``hopper``, ``triton`` or ``torch``.
     passed_over : mapping of str to str
         The backends that are preferred to it, and why each does not serve.
     """

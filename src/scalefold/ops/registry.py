@@ -50,7 +50,9 @@ class Ops:
     triangle_product_outgoing: Callable[..., Tensor] = _op(triangle_product_outgoing, "triangle")
     triangle_product_incoming: Callable[..., Tensor] = _op(triangle_product_incoming, "triangle")
     triangle_output: Callable[..., Tensor] = _op(triangle_output, "triangle")
-    outer_product_operands: Callable[..., tuple[Tensor, Tensor, Tensor]] = _op(outer_product_operands, "outer_product")
+    outer_product_operands: Callable[..., tuple[Tensor, Tensor, Tensor]] = _op(
+        outer_product_operands, "outer_product"
+    )
     outer_product_mean: Callable[..., Tensor] = _op(outer_product_mean, "outer_product")
     transition: Callable[..., Tensor] = _op(transition, "transition")
     residual_linear: Callable[..., Tensor] = _op(residual_linear, "linear")

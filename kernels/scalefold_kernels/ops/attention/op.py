@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import HOPPER, TRITON, Backend, Backends
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -31,7 +31,9 @@ from scalefold_kernels.ops.attention.arguments import (
 from scalefold_kernels.ops.attention.rest import SHIFTS
 from scalefold_kernels.sums import sum_rows
 
-_BACKENDS = Backends("attention", __package__, "hopper.backward_row", "hopper", "triton")
+_BACKENDS = Backends(
+    "attention", __package__, Backend("hopper.backward_row", "hopper"), HOPPER, TRITON
+)
 
 
 def attention(

@@ -14,9 +14,9 @@ from math import prod
 
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import TRITON, Backends
 
-_BACKENDS = Backends("exchange", __package__, "triton")
+_BACKENDS = Backends("exchange", __package__, TRITON)
 
 _CTAS = 208
 """CTAs in a launch. All of them run at once: two on each SM of an A100 or a newer GPU. No tile, as

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import TRITON, Backends
 from scalefold_kernels.tiles import architecture, tile
 
-_BACKENDS = Backends("gather", __package__, "triton")
+_BACKENDS = Backends("gather", __package__, TRITON)
 
 _ALIGNMENT = 8
 """Elements; what the kernel takes for granted of places."""

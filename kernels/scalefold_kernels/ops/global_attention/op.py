@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import TRITON, Backends
 from scalefold_kernels.checks import check_batch, check_shapes, check_types
 from scalefold_kernels.packing import unpack
 from scalefold_kernels.rows import channels_together
 
-_BACKENDS = Backends("global_attention", __package__, "triton")
+_BACKENDS = Backends("global_attention", __package__, TRITON)
 
 MAX_CHANNELS = 128
 """A CTA holds a block of rows, and a weight of as many rows as the heads have channels."""

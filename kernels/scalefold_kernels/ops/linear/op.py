@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import HOPPER, TORCH, TRITON, Backends
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dropout.mask import Dropout, drawing
 
-_BACKENDS = Backends("residual_linear", __package__, "hopper", "triton", "torch")
+_BACKENDS = Backends("residual_linear", __package__, HOPPER, TRITON, TORCH)
 
 
 def residual_linear(

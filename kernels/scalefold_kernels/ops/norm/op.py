@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import TRITON, Backends
 from scalefold_kernels.checks import check_shapes, check_types
 
-_BACKENDS = Backends("layer_norm", __package__, "triton")
+_BACKENDS = Backends("layer_norm", __package__, TRITON)
 
 EPS = 1e-5
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import HOPPER, TRITON, Backend, Backends
 from scalefold_kernels.ops.norm.op import check, new_stats
 from scalefold_kernels.ops.normed_projection.arguments import (
     Gradients,
@@ -20,7 +20,7 @@ from scalefold_kernels.ops.normed_projection.arguments import (
 )
 from scalefold_kernels.packing import join
 
-_BACKENDS = Backends("normed_projection", __package__, "hopper", "triton", "triton_library")
+_BACKENDS = Backends("normed_projection", __package__, HOPPER, TRITON, Backend("library", "triton"))
 
 
 def normed_projection(

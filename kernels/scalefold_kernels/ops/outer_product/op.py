@@ -2,7 +2,7 @@
 
 With few sequences both products are one kernel and the outer product stays on the chip, also in
 backward (`hopper`, `triton`). With many it is written and, if it is not too large, kept for
-backward (`triton_materialised`).
+backward (`materialised`).
 
 Legend: B samples, S sequences, I/J residues, C hidden channels, Z channels of the pair
 representation.
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import HOPPER, TRITON, Backend, Backends
 from scalefold_kernels.ops.outer_product import arguments
 from scalefold_kernels.ops.outer_product.arguments import (
     Factors,
@@ -27,7 +27,9 @@ from scalefold_kernels.ops.outer_product.arguments import (
 )
 from scalefold_kernels.ops.outer_product.triton import mean_gradient
 
-_BACKENDS = Backends("outer_product_mean", __package__, "hopper", "triton", "triton_materialised")
+_BACKENDS = Backends(
+    "outer_product_mean", __package__, HOPPER, TRITON, Backend("materialised", "triton")
+)
 
 
 def outer_product_mean(

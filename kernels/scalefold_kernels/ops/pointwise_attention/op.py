@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import TRITON, Backends
 from scalefold_kernels.checks import check_batch, check_shapes, check_types
 
-_BACKENDS = Backends("pointwise_attention", __package__, "triton")
+_BACKENDS = Backends("pointwise_attention", __package__, TRITON)
 
 
 @torch.library.custom_op("scalefold::pointwise_attention", mutates_args=())

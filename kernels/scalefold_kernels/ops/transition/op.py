@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import HOPPER, TRITON, Backends
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.rows import channels_together
 
-_BACKENDS = Backends("transition", __package__, "hopper", "triton")
+_BACKENDS = Backends("transition", __package__, HOPPER, TRITON)
 
 MAX_CHANNELS = 256
 """A CTA of the forward kernel holds whole rows, and their result in float32."""

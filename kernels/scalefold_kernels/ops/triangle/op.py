@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import HOPPER, TORCH, TRITON, Backend, Backends
 from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
@@ -28,10 +28,12 @@ from scalefold_kernels.ops.triangle.arguments import (
 )
 from scalefold_kernels.packing import unpack
 
-_BACKENDS = Backends("triangle_multiplication", __package__, "hopper", "triton")
+_BACKENDS = Backends("triangle_multiplication", __package__, HOPPER, TRITON)
 """Backends of the projection and the output."""
 
-_PRODUCT_BACKENDS = Backends("triangle_product", __package__, "hopper.product", "torch")
+_PRODUCT_BACKENDS = Backends(
+    "triangle_product", __package__, Backend("hopper.product", "hopper"), TORCH
+)
 
 
 def triangle_projection(
