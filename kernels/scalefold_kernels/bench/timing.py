@@ -57,7 +57,7 @@ def calls(function: Function, sets: Sequence[Args]) -> tuple[list[Call], list[Ca
 def input_sets(
     make: Callable[[Draw], Args], device: torch.device, dtype: torch.dtype
 ) -> list[Args]:
-    """Args that together are more than twice what the GPU's cache holds, two sets or more.
+    """Inputs that together are more than twice what the GPU's cache holds, two sets or more.
 
     With one after the other the cache does not hold what a training step would find in memory.
     """
