@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from scalefold_kernels.checks import DTYPES
 
@@ -75,6 +76,16 @@ def tile(kernel: str, arch: str, shape: Shape) -> Tile:
     if _override is not None:
         return _override.tile(kernel, arch, shape)
     return dict(_lookup(kernel, arch, tuple(shape.items())))
+
+
+def tile_for(kernel: str, x: Tensor, **sizes: int | str) -> Tile:
+    """`tile` for a launch on a tensor: its GPU, its type, and sizes by name."""
+    return tile(kernel, architecture(x.device), {**sizes, "dtype": dtype_name(x)})
+
+
+def dtype_name(x: Tensor) -> str:
+    """A tensor's type, as rules have it."""
+    return str(x.dtype).removeprefix("torch.")
 
 
 def read_table(kernel: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from scalefold_kernels.checks import check_shapes, check_types
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.sums import sum_several
-from scalefold_kernels.tiles import architecture, tile
+from scalefold_kernels.tiles import tile_for
 
 EPS = 1e-3
 """Added to the number of sequences that two residues share."""
@@ -50,10 +50,7 @@ class Sizes(NamedTuple):
         found = self.num_seq, self.channels, self.pair_channels
         if all(size <= limit for size, limit in zip(found, most, strict=True)):
             return None
-        return (
-            f"takes {most[0]} sequences, {most[1]} channels and {most[2]} pair channels at most, "
-            f"found {found[0]}, {found[1]} and {found[2]}"
-        )
+        return f"takes {most} sequences, channels and pair channels at most, found {found}"
 
 
 class Chain(NamedTuple):
@@ -143,9 +140,7 @@ class Gradients(NamedTuple):
 
 def launch_tile(kernel: str, sizes: Sizes, like: Tensor) -> dict[str, int]:
     """Tile of a kernel for a tensor's device and type."""
-    shape = dict(zip("SNCZ", sizes, strict=True))
-    dtype = str(like.dtype).removeprefix("torch.")
-    return tile(kernel, architecture(like.device), {**shape, "dtype": dtype})
+    return tile_for(kernel, like, **dict(zip("SNCZ", sizes, strict=True)))
 
 
 def num_splits(ctas: int, per_sm: int, most: int, device: torch.device) -> int:
@@ -169,14 +164,15 @@ def sum_gradients(
 ) -> None:
     """Fill the gradients of weight and bias, and each sample's operands'; in one launch."""
     sums = [  # the longest ones first, since few CTAs have them
-        (_joined(bias_parts), bias),
-        (_joined([sample.weight for sample in samples]), weight),
+        (joined(bias_parts), bias),
+        (joined([sample.weight for sample in samples]), weight),
         *(pair for sample in samples for pair in sample.operands),
     ]
     sum_several([parts.flatten(1) for parts, _ in sums], [out for _, out in sums])
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def joined(parts: list[Tensor]) -> Tensor:
+    """Parts behind each other; no copy of a single one."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
