@@ -34,18 +34,10 @@ _PRECONDITIONS: dict[str, Callable[[torch.device], str | None]] = {
 
 
 class Backend(NamedTuple):
-    """One entry of an op's list.
+    """One entry of an op's list."""
 
-    Attributes
-    ----------
-    name : str
-        The module, within the op's folder; also its name in reports.
-    kind : {"hopper", "triton", "torch"}
-        What it is written in: Gluon for H100 and H200, Triton for any GPU, library calls alone.
-    """
-
-    name: str
-    kind: str
+    name: str  # of the module, within the op's folder, and in reports
+    kind: str  # hopper (Gluon, for H100 and H200), triton (for any GPU) or torch (library calls)
 
 
 HOPPER, TRITON, TORCH = (Backend(kind, kind) for kind in _PRECONDITIONS)
@@ -54,22 +46,12 @@ HOPPER, TRITON, TORCH = (Backend(kind, kind) for kind in _PRECONDITIONS)
 
 @dataclass(frozen=True)
 class Served:
-    """A backend that has served calls of an op in this process.
-
-    Attributes
-    ----------
-    op : str
-    function : str
-        Such as ``forward``.
-    backend : str
-    passed_over : mapping of str to str
-        The backends before it in the list, and why each did not serve the last of these calls.
-    """
+    """A backend that has served calls of an op in this process."""
 
     op: str
-    function: str
+    function: str  # such as ``forward``
     backend: str
-    passed_over: Mapping[str, str]
+    passed_over: Mapping[str, str]  # those before it, and why each did not serve the last call
 
 
 class Backends:
@@ -91,21 +73,10 @@ class Backends:
         _OPS.append(self)
 
     def choose(self, function: str, device: torch.device, *arguments: Any) -> ModuleType:
-        """The first backend that serves a call.
+        """The first backend that serves a call of this function, of tensors on a device.
 
-        Parameters
-        ----------
-        function : str
-            Function of the backend that is called.
-        device : torch.device
-            Where the tensors are.
-        *arguments
-            What the backends' ``why_not`` takes after the function's name.
-
-        Raises
-        ------
-        ValueError
-            No backend serves the call; the message has each one's reason.
+        ``arguments`` are what the backends' ``why_not`` takes after the function's name.
+        Raises ValueError where no backend serves the call; the message has each one's reason.
         """
         reasons: dict[str, str] = {}
         for name, kind in self.backends:

@@ -68,10 +68,7 @@ def tile(kernel: str, arch: str, shape: Shape) -> Tile:
     shape : mapping
         What the table's rules speak of: sizes, and words such as ``dtype``.
 
-    Raises
-    ------
-    ValueError
-        There is no such table, or a rule speaks of something that ``shape`` lacks.
+    Raises ValueError where there is no such table, or a rule has a name that ``shape`` lacks.
     """
     if _override is not None:
         return _override.tile(kernel, arch, shape)
@@ -96,10 +93,7 @@ def read_table(kernel: str) -> dict[str, Any]:
 def find_table(kernel: str) -> tuple[Path, dict[str, Any]]:
     """A kernel's table, and the file that holds it.
 
-    Raises
-    ------
-    ValueError
-        No file holds one.
+    Raises ValueError where no file holds one.
     """
     tables = _all_tables()
     if kernel not in tables:

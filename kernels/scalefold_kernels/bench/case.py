@@ -116,10 +116,7 @@ def chosen(
 
     Without texts: all, those of odd sizes only if ``odd``.
 
-    Raises
-    ------
-    LookupError
-        There is no such op or shape.
+    Raises LookupError where there is no such op or shape.
     """
     known = sorted({case.op for case in cases})
     for op in ops:

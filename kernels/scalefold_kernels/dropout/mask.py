@@ -143,10 +143,7 @@ class Dropout(NamedTuple):
     def shared(self) -> int:
         """Which dimension behind the samples shares a mask, 1 to 3 with the last; 0 for none.
 
-        Raises
-        ------
-        ValueError
-            It is none of the last three.
+        Raises ValueError where it is none of the last three.
         """
         if self.shared_dim is None:
             return 0

@@ -16,20 +16,11 @@ logger = logging.getLogger(__name__)
 
 
 class OpBackend(NamedTuple):
-    """The backend of an operation on a device.
-
-    Attributes
-    ----------
-    op : str
-    backend : str
-        A name of the op's list; mostly ``hopper``, ``triton`` or ``torch``.
-    passed_over : mapping of str to str
-        The backends that are preferred to it, and why each does not serve.
-    """
+    """The backend of an operation on a device."""
 
     op: str
-    backend: str
-    passed_over: Mapping[str, str]
+    backend: str  # its name in the op's list; mostly ``hopper``, ``triton`` or ``torch``
+    passed_over: Mapping[str, str]  # those preferred to it, and why each does not serve
 
 
 def backends_on(device: torch.device) -> list[OpBackend]:

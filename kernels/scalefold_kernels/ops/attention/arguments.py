@@ -1,4 +1,4 @@
-"""What the launches know of an attention's arguments."""
+"""What `op` hands to the backends of attention, by name, and the memory that they fill."""
 
 from __future__ import annotations
 
@@ -80,21 +80,11 @@ class Inputs(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What forward leaves for backward.
+    """What forward leaves for backward."""
 
-    Attributes
-    ----------
-    out : Tensor
-        The result, gated.
-    lse : Tensor
-        Logarithms of the softmax's sums, to base 2; see `new_statistics`.
-    rest : Tensor or None
-        What rounding took from the result, a byte a channel; see `rest` and `new_rest`.
-    """
-
-    out: Tensor
-    lse: Tensor
-    rest: Tensor | None
+    out: Tensor  # the result, gated
+    lse: Tensor  # logarithms of the softmax's sums, to base 2; see `new_statistics`
+    rest: Tensor | None  # what rounding took from the result; see `rest` and `new_rest`
 
 
 class Gradients(NamedTuple):
@@ -118,11 +108,8 @@ def checked(
 ) -> Inputs:
     """Arguments as the kernels want them.
 
-    Raises
-    ------
-    ValueError
-        Shapes or types do not fit each other, there are more samples than launches hold, or a
-        scale, which kernels divide by, is not positive.
+    Raises ValueError where shapes or types do not fit, samples are too many, or a scale is not
+    positive: kernels divide by it.
     """
     check_batch("attention", q)
     batch, rows, queries, heads, channels = q.shape

@@ -60,10 +60,7 @@ def attention(
         Queries whose products are in the bias's unit, scale ``bias_scale``, are taken as they are;
         others are multiplied and rounded once more.
 
-    Raises
-    ------
-    ValueError
-        Shapes or types do not fit each other, or there are more samples than launches hold.
+    Raises ValueError where shapes or types do not fit each other, or samples are too many.
     """
     if bias_BHQK is not None and 1 not in bias_BHQK.stride()[-2:]:
         # Heads last, as a linear map leaves them: one copy for forward and backward.

@@ -53,10 +53,7 @@ def global_attention(x_BSNC: Tensor, mask_BSN: Tensor, *parameters: Tensor) -> T
     *parameters : Tensor
         In the order of `Parameters`.
 
-    Raises
-    ------
-    ValueError
-        A shape or a type is wrong, or there are too many channels or samples.
+    Raises ValueError where a shape or a type is wrong, or there are too many channels or samples.
     """
     return _global_attention(x_BSNC, mask_BSN, list(parameters))[0]
 
@@ -139,10 +136,7 @@ def _flat(parameters: Parameters) -> Tensor:
 def checked(x: Tensor, mask: Tensor, *parameters: Tensor) -> Parameters:
     """Parameters for ``x`` (B, S, N, C) under ``mask`` (B, S, N).
 
-    Raises
-    ------
-    ValueError
-        A shape or a type is wrong, or there are too many channels or samples.
+    Raises ValueError where a shape or a type is wrong, or there are too many channels or samples.
     """
     check_batch("global attention", x)
     channels = x.shape[-1]

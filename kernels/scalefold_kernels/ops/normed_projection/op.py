@@ -43,10 +43,7 @@ def normed_projection(
     afterwards. The gradient of the ``x`` that is returned is added in the kernel that makes the
     rest of x's gradient.
 
-    Raises
-    ------
-    ValueError
-        Shapes or types do not fit each other, or there are too many channels.
+    Raises ValueError where shapes or types do not fit each other, or there are too many channels.
     """
     check_projections(x, weights, biases)
     given = [bias for bias in biases if bias is not None]

@@ -1,4 +1,4 @@
-"""Arguments of the outer product mean, by name, and what all its backends share.
+"""What `op` hands to the backends of the outer product mean, by name; and what these share.
 
 Legend: B samples, S sequences, I/J residues, C hidden channels, Z channels of the pair
 representation.
@@ -54,52 +54,29 @@ class Sizes(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """What two products in a chain are made of, see `triton.chained_products_kernel`.
+    """What two products in a chain are made of, see `triton.chained_products_kernel`."""
 
-    Attributes
-    ----------
-    first : Tensor, shape (K, X, M)
-    second : Tensor, shape (Y, M, D)
-    third : Tensor, shape (K, D, N)
-    """
-
-    first: Tensor
-    second: Tensor
-    third: Tensor
+    first: Tensor  # (K, X, M)
+    second: Tensor  # (Y, M, D)
+    third: Tensor  # (K, D, N)
 
 
 class Operands(NamedTuple):
-    """Operands of `outer_product_mean`, in its order; backward needs no others.
+    """Operands of `outer_product_mean`, in its order; backward needs no others."""
 
-    Attributes
-    ----------
-    a : Tensor, shape (B, S, I, C)
-    b : Tensor, shape (B, S, J, C)
-    number : Tensor, shape (B, I, J)
-    weight : Tensor, shape (Z, C * C)
-    bias : Tensor, shape (Z,)
-    """
-
-    a: Tensor
-    b: Tensor
-    number: Tensor
-    weight: Tensor
-    bias: Tensor
+    a: Tensor  # (B, S, I, C)
+    b: Tensor  # (B, S, J, C)
+    number: Tensor  # (B, I, J)
+    weight: Tensor  # (Z, C * C)
+    bias: Tensor  # (Z,)
 
 
 class Factors(NamedTuple):
-    """Contiguous factors of one sample's outer product, and the weight that projects it.
+    """Contiguous factors of one sample's outer product, and the weight that projects it."""
 
-    Attributes
-    ----------
-    a : Tensor, shape (I, C, S)
-    b : Tensor, shape (J, C, S)
-    weight : Tensor, shape (Z, C * C)
-    """
-
-    a: Tensor
-    b: Tensor
-    weight: Tensor
+    a: Tensor  # (I, C, S)
+    b: Tensor  # (J, C, S)
+    weight: Tensor  # (Z, C * C)
 
     @property
     def sizes(self) -> Sizes:
@@ -108,33 +85,21 @@ class Factors(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """Other inputs of the mean, and its result.
+    """Other inputs of one sample's mean, and its result."""
 
-    Attributes
-    ----------
-    number : Tensor, shape (X, Y)
-        Number of sequences that two residues share.
-    bias : Tensor, shape (N,)
-    z, out : Tensor, shape (X, Y, N)
-    """
-
-    number: Tensor
-    bias: Tensor
-    z: Tensor
-    out: Tensor
+    number: Tensor  # of sequences that two residues share, (I, J)
+    bias: Tensor  # (Z,)
+    z: Tensor  # (I, J, Z)
+    out: Tensor  # (I, J, Z)
 
 
 class Gradients(NamedTuple):
     """Partial sums of one sample's gradients, float32, their parts along the first dimension.
 
-    Attributes
-    ----------
-    weight : Tensor, shape (parts, Z, C * C)
-    operands : list of (Tensor, Tensor)
-        Parts of the operands' gradients, and where their sums belong; empty if they are there.
+    ``operands``: parts of their gradients, and where the sums belong; empty if they are there.
     """
 
-    weight: Tensor
+    weight: Tensor  # (parts, Z, C * C)
     operands: list[tuple[Tensor, Tensor]]
 
 

@@ -33,10 +33,7 @@ def pointwise_attention(
     -------
     Tensor, shape (B, P, H, C)
 
-    Raises
-    ------
-    ValueError
-        Shapes or types do not fit each other, or there are more samples than launches hold.
+    Raises ValueError where shapes or types do not fit each other, or samples are too many.
     """
     _check(q_BPHC, k_BTPHC, v_BTPHC, mask_BT)
     out = torch.empty(q_BPHC.shape, dtype=q_BPHC.dtype, device=q_BPHC.device)

@@ -121,10 +121,7 @@ _transition.register_autograd(_backward, setup_context=_save)
 def checked(x: Tensor, *parameters: Tensor) -> Parameters:
     """Parameters for ``x`` (..., C).
 
-    Raises
-    ------
-    ValueError
-        A shape or a type is wrong, or there are too many channels.
+    Raises ValueError where a shape or a type is wrong, or there are too many channels.
     """
     channels, num_hidden = x.shape[-1], parameters[2].shape[0]
     row = (channels,)

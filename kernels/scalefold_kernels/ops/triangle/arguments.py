@@ -1,4 +1,4 @@
-"""Arguments of triangle multiplication, by name, as all backends take them.
+"""What `op` hands to the backends of triangle multiplication, by name.
 
 Legend: B samples; I, J, K residues; P = B I J positions; Z pair channels; C hidden channels. All
 tensors are contiguous, operands of `Product` aside.
@@ -126,19 +126,11 @@ class OutputArguments(NamedTuple):
 
 
 class OutputKept(NamedTuple):
-    """What the output's backward needs of its forward besides the arguments.
+    """What the output's backward needs of its forward besides the arguments."""
 
-    Attributes
-    ----------
-    mean, reciprocal : Tensor, shape (B, I, J)
-        Statistics of the product's positions.
-    keep : Tensor
-        The dropout mask, of no element for a backend that draws it again.
-    """
-
-    mean: Tensor
-    reciprocal: Tensor
-    keep: Tensor
+    mean: Tensor  # of the product's positions, (B, I, J)
+    reciprocal: Tensor  # deviation of the same
+    keep: Tensor  # the dropout mask, of no element for a backend that draws it again
 
 
 class Product(NamedTuple):
@@ -151,10 +143,7 @@ class Product(NamedTuple):
     def of(cls, x: Tensor, y: Tensor) -> Product:
         """Copies what is neither.
 
-        Raises
-        ------
-        ValueError
-            They have not the same C, B and inner dimension.
+        Raises ValueError where they have not the same C, B and inner dimension.
         """
         if x.shape[:2] != y.shape[:2] or x.shape[3] != y.shape[2]:
             raise ValueError(

@@ -195,10 +195,7 @@ def output_backward(
 def fill_mask(keep: Tensor, dropout: Dropout) -> None:
     """Fill the mask from `empty_mask`.
 
-    Raises
-    ------
-    ValueError
-        There are more samples than a launch can have.
+    Raises ValueError where there are more samples than a launch can have.
     """
     check_batch("dropout mask", keep)
     size = keep[0].numel()
