@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from scalefold_kernels.checks import check_rows
+from scalefold_kernels.tiles import dtype_name
 
 MAX_ROW_DIMS = 3
 
@@ -33,8 +34,8 @@ class Rows:
 
     def shape_class(self, **more: int) -> dict[str, int | str]:
         """What the tables of tiles speak of."""
-        dtype = str(self.tensor.dtype).removeprefix("torch.")
-        return {"rows": self.num_rows, "C": self.tensor.shape[-1], **more, "dtype": dtype}
+        sizes = {"rows": self.num_rows, "C": self.tensor.shape[-1], **more}
+        return {**sizes, "dtype": dtype_name(self.tensor)}
 
 
 def rows_of(x: Tensor) -> Rows:

@@ -124,14 +124,12 @@ def kernel_ops(packages: Iterable[str] = PACKAGES) -> Ops:
     """The kernels of some packages; an operation without one is the torch reference.
 
     The kernels of an operation are the function of its name that a folder of
-    ``scalefold_kernels/ops`` exports.
+    ``scalefold_kernels/ops`` has.
     """
-    folder = import_module("scalefold_kernels.ops")
-    modules = [
-        import_module(f"{folder.__name__}.{module.name}")
-        for module in iter_modules(folder.__path__)
-    ]
-    kernels = {name: getattr(module, name) for module in modules for name in module.__all__}
+    ops = import_module("scalefold_kernels.ops")
+    kernels: dict[str, Any] = {}
+    for folder in iter_modules(ops.__path__):
+        kernels |= vars(import_module(f"{ops.__name__}.{folder.name}"))
     chosen = [op.name for op in fields(Ops) if op.metadata["package"] in packages]
     return replace(TORCH, **{name: kernels[name] for name in chosen if name in kernels})
 

@@ -13,6 +13,7 @@ from scalefold_kernels.checks import check_batch, check_shapes, check_types
 from scalefold_kernels.dot import block
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.rows import channels_together
+from scalefold_kernels.tiles import dtype_name
 
 
 class Inputs(NamedTuple):
@@ -75,7 +76,7 @@ class Inputs(NamedTuple):
             "K": self.num_keys,
             "C": self.channels,
             "bias": "no" if self.bias is None else "yes",
-            "dtype": str(self.q.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self.q),
         }
 
 

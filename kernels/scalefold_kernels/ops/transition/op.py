@@ -14,6 +14,7 @@ from scalefold_kernels.backends import HOPPER, TRITON, Backends
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.rows import channels_together
+from scalefold_kernels.tiles import dtype_name
 
 _BACKENDS = Backends("transition", __package__, HOPPER, TRITON)
 
@@ -147,5 +148,4 @@ def matrix(x: Tensor) -> Tensor:
 def shape_class(x_RC: Tensor, num_hidden: int) -> dict[str, int | str]:
     """What the tables of tiles speak of."""
     num_rows, channels = x_RC.shape
-    dtype = str(x_RC.dtype).removeprefix("torch.")
-    return {"rows": num_rows, "C": channels, "H": num_hidden, "dtype": dtype}
+    return {"rows": num_rows, "C": channels, "H": num_hidden, "dtype": dtype_name(x_RC)}
