@@ -18,6 +18,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     OutputKept,
     OutputWeights,
     Product,
+    Projected,
     ProjectionGradients,
     ProjectionKept,
     ProjectionWeights,
@@ -25,6 +26,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     check_output,
     check_projection,
     empty_mask,
+    new_statistics,
 )
 from scalefold_kernels.packing import unpack
 
@@ -121,12 +123,8 @@ def _projection(
 
 
 @_projection.register_fake
-def _(
-    z: Tensor, mask: Tensor, parameters: list[Tensor]
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    a = z.new_empty(parameters[2].shape[0], *mask.shape)
-    mean = z.new_empty(mask.shape, dtype=torch.float32)
-    return a, torch.empty_like(a), z.new_empty(z.shape), mean, torch.empty_like(mean)
+def _(z: Tensor, _mask: Tensor, parameters: list[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(Projected.empty(z, parameters[2].shape[0]))
 
 
 @torch.library.custom_op("scalefold::triangle_projection_backward", mutates_args=())
@@ -152,11 +150,8 @@ def _projection_backward(
 
 
 @_projection_backward.register_fake
-def _(
-    gradients: list[Tensor], d_through: Tensor | None, z: Tensor, *others: Any
-) -> tuple[Tensor, Tensor]:
-    *_, parameters = others
-    return z.new_empty(z.shape), z.new_empty(sum(p.numel() for p in parameters))
+def _(_gradients: Any, _through: Any, z: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    return z.new_empty(z.shape), z.new_empty(sum(p.numel() for p in others[-1]))
 
 
 class _Projection(torch.autograd.Function):
@@ -216,8 +211,7 @@ def _products(*pairs: tuple[Tensor, Tensor]) -> list[Tensor]:
     """Products (C, B, rows, columns), contiguous, of one or two pairs of the same C and B."""
     todo = [Product.of(*pair) for pair in pairs]
     backend = _PRODUCT_BACKENDS.choose("products", todo[0].x.device, todo)
-    results: list[Tensor] = backend.products(todo)
-    return results
+    return backend.products(todo)
 
 
 def _save_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -252,21 +246,20 @@ def _output(
     given = OutputArguments(product, gate, OutputWeights(*parameters), dropout)
     sizes = Sizes.of(z, z.shape[-1], len(product))
     backend = _BACKENDS.choose("output_forward", z.device, sizes)
-    out, mean, reciprocal, keep = backend.output_forward(sizes, given, z)
-    return out, mean, reciprocal, keep
+    out, *kept = backend.output_forward(sizes, given, z)
+    return out, *kept
 
 
 @_output.register_fake
 def _(z: Tensor, product: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     _, _, key, _, _, shared_dim = others
-    mean = product.new_empty(product.shape[1:], dtype=torch.float32)
     keep = z.new_empty(0)
     if key is not None and z.device.type == "cuda":
         sizes = Sizes.of(z, z.shape[-1], len(product))
         keep = _BACKENDS.choose("output_forward", z.device, sizes).empty_mask(z, shared_dim)
     elif key is not None:  # memory is counted on tensors of the CPU, where no kernel need run
         keep = empty_mask(z, shared_dim)
-    return z.new_empty(z.shape), mean, torch.empty_like(mean), keep
+    return z.new_empty(z.shape), *new_statistics(product[0]), keep
 
 
 @torch.library.custom_op("scalefold::triangle_output_backward", mutates_args=())
@@ -291,15 +284,8 @@ def _output_backward(
 
 
 @_output_backward.register_fake
-def _(
-    gradient: Tensor,
-    product: Tensor,
-    gate: Tensor,
-    kept: list[Tensor],
-    parameters: list[Tensor],
-    *dropout: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    flat = gate.new_empty(sum(p.numel() for p in parameters))
+def _(_: Any, product: Tensor, gate: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    flat = gate.new_empty(sum(p.numel() for p in others[1]))
     return product.new_empty(product.shape), gate.new_empty(gate.shape), flat
 
 
