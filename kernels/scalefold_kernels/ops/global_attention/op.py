@@ -23,20 +23,17 @@ MAX_CHANNELS = 128
 
 
 class Parameters(NamedTuple):
-    """Contiguous; A channels of a head, D of all heads.
+    """Contiguous; C channels, A of a head, D of all heads."""
 
-    Shapes: (C,), (C,), (D, C), (A, C), (A, C), (D, C), (D,), (C, D), (C,).
-    """
-
-    norm_weight: Tensor
-    norm_bias: Tensor
-    query_weight: Tensor
-    key_weight: Tensor
-    value_weight: Tensor
-    gate_weight: Tensor
-    gate_bias: Tensor
-    out_weight: Tensor
-    out_bias: Tensor
+    norm_weight: Tensor  # (C,)
+    norm_bias: Tensor  # (C,)
+    query_weight: Tensor  # (D, C)
+    key_weight: Tensor  # (A, C)
+    value_weight: Tensor  # (A, C)
+    gate_weight: Tensor  # (D, C)
+    gate_bias: Tensor  # (D,)
+    out_weight: Tensor  # (C, D)
+    out_bias: Tensor  # (C,)
 
 
 def global_attention(x_BSNC: Tensor, mask_BSN: Tensor, *parameters: Tensor) -> Tensor:
@@ -134,10 +131,7 @@ def _flat(parameters: Parameters) -> Tensor:
 
 
 def checked(x: Tensor, mask: Tensor, *parameters: Tensor) -> Parameters:
-    """Parameters for ``x`` (B, S, N, C) under ``mask`` (B, S, N).
-
-    Raises ValueError where a shape or a type is wrong, or there are too many channels or samples.
-    """
+    """Parameters for ``x`` (B, S, N, C) under ``mask`` (B, S, N); or a ValueError."""
     check_batch("global attention", x)
     channels = x.shape[-1]
     every, head = parameters[2].shape[0], parameters[3].shape[0]

@@ -127,11 +127,10 @@ def check_projections(
             f"normed_projection with {len(weights)} weights and {len(biases)} biases; there must "
             "be as many of both, one at least"
         )
-    named: list[tuple[str, Tensor | None, tuple[int, ...]]] = []
+    call = f"normed_projection of x {tuple(x.shape)}"
     for n, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        named.append((f"weight {n}", weight, (weight.shape[0], x.shape[-1])))
-        named.append((f"bias {n}", bias, weight.shape[:1]))
-    check_shapes(f"normed_projection of x {tuple(x.shape)}", named)
+        check_shapes(call, [(f"weight {n}", weight, (len(weight), x.shape[-1]))])
+        check_shapes(call, [(f"bias {n}", bias, weight.shape[:1])])
     check_types("normed_projection", (x, *weights))
 
 
@@ -194,8 +193,6 @@ class Gradients(NamedTuple):
 def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool]) -> Tensor:
     """Biases from the first on as one vector, zeros for projections without one."""
     skipped, remaining = list(biased).index(True), iter(biases)
-    parts = [
-        next(remaining) if has else weight.new_zeros(weight.shape[0])
-        for weight, has in zip(weights[skipped:], biased[skipped:], strict=False)
-    ]
+    pairs = zip(weights[skipped:], biased[skipped:])
+    parts = [next(remaining) if has else weight.new_zeros(len(weight)) for weight, has in pairs]
     return join(parts, 0).contiguous()

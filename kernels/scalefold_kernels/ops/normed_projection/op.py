@@ -49,17 +49,13 @@ def normed_projection(
     given = [bias for bias in biases if bias is not None]
     biased = [bias is not None for bias in biases]
     beside, few = apart(x, weights, biased)
+    few_scale = 1.0
     if few is not None:
-        few_scale = last_scale if beside else first_scale * last_scale
-        last_scale = 1.0
-    else:
-        few_scale = 1.0
+        few_scale, last_scale = last_scale if beside else first_scale * last_scale, 1.0
     *others, last, x = _NormedProjection.apply(
         x, norm_weight, norm_bias, biased, first_scale, few_scale, *weights, *given
     )
-    if last_scale != 1:
-        last = last * last_scale
-    return *others, last, x
+    return *others, last if last_scale == 1 else last * last_scale, x
 
 
 class _NormedProjection(torch.autograd.Function):

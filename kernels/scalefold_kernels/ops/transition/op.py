@@ -39,10 +39,8 @@ class Parameters(NamedTuple):
 class Kept(NamedTuple):
     """What forward saves for backward."""
 
-    normed: Tensor
-    """Rows normalised, with the norm's weight and bias, (R, C)."""
-    stats: Tensor
-    """Mean and 1 / standard deviation of the rows, (2, R), float32."""
+    normed: Tensor  # rows normalised, with the norm's weight and bias, (R, C)
+    stats: Tensor  # mean and 1 / standard deviation of the rows, (2, R), float32
 
 
 def transition(
@@ -74,11 +72,10 @@ def _transition(x: Tensor, parameters: list[Tensor], keep: bool) -> tuple[Tensor
 
 @_transition.register_fake
 def _results(x: Tensor, parameters: list[Tensor], keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     channels = x.shape[-1]
     num_rows = x.numel() // channels if keep else 0
-    stats = torch.empty(2, num_rows, dtype=torch.float32, device=x.device)
-    return out, x.new_empty(num_rows, channels), stats
+    stats = x.new_empty(2, num_rows, dtype=torch.float32)
+    return x.new_empty(x.shape), x.new_empty(num_rows, channels), stats
 
 
 @torch.library.custom_op("scalefold::transition_backward", mutates_args=())
@@ -97,11 +94,8 @@ def _(
     grad: Tensor, x: Tensor, normed: Tensor, stats: Tensor, parameters: list[Tensor]
 ) -> list[Tensor]:
     norm_weight, _, *others = parameters
-    return [
-        x.new_empty(x.shape),
-        norm_weight.new_empty(2, *norm_weight.shape),
-        *(parameter.new_empty(parameter.shape) for parameter in others),
-    ]
+    norm = norm_weight.new_empty(2, *norm_weight.shape)
+    return [x.new_empty(x.shape), norm, *(other.new_empty(other.shape) for other in others)]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
