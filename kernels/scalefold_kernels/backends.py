@@ -55,16 +55,9 @@ class Served:
 
 
 class Backends:
-    """The ordered backends of one op.
+    """The ordered backends of one op, the preferred one first.
 
-    Parameters
-    ----------
-    op : str
-        As reports name it.
-    folder : str
-        That the modules are in: the op's ``__package__``.
-    *backends : Backend
-        The preferred one first.
+    ``op`` is its name in reports, ``folder`` its ``__package__``, which the modules are in.
     """
 
     def __init__(self, op: str, folder: str, *backends: Backend) -> None:

@@ -40,6 +40,9 @@ from scalefold_kernels.checks import DTYPES
 Tile = dict[str, int]
 Shape = Mapping[str, int | str]
 
+Lookup = tuple[str, str, tuple[tuple[str, int | str], ...]]
+"""Kernel, architecture, shape."""
+
 _DTYPES = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
 
 _FOLDER = Path(__file__).parent
@@ -59,15 +62,8 @@ def architecture(device: torch.device) -> str:
 def tile(kernel: str, arch: str, shape: Shape) -> Tile:
     """Tile for a launch: block sizes, ``num_warps`` and ``num_stages``, as keyword arguments.
 
-    Parameters
-    ----------
-    kernel : str
-        Name of the table.
-    arch : str
-        As `architecture` returns it.
-    shape : mapping
-        What the table's rules speak of: sizes, and words such as ``dtype``.
-
+    ``kernel`` names the table, ``arch`` is from `architecture`, and ``shape`` has what the table's
+    rules speak of: sizes, and words such as ``dtype``.
     Raises ValueError where there is no such table, or a rule has a name that ``shape`` lacks.
     """
     if _override is not None:
@@ -172,8 +168,8 @@ class Overridden:
     """Lookups seen while the tuner runs an op, and the tile that one of them is given instead."""
 
     def __init__(self) -> None:
-        self.seen: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], Tile] = {}
-        self.instead: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], Tile] = {}
+        self.seen: dict[Lookup, Tile] = {}
+        self.instead: dict[Lookup, Tile] = {}
         self._forced: dict[str, Tile] = {}
 
     def tile(self, kernel: str, arch: str, shape: Shape) -> Tile:

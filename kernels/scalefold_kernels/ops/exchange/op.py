@@ -96,17 +96,8 @@ def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, *, sum_up: bool
     """Send the others their parts of ``x``; put those that come in ``out``, or their sum.
 
     Sums are in float32, in the same order each time. A rank that does not answer in a quarter of
-    an hour ends this one with CUDA's error of a failed assertion.
-
-    Parameters
-    ----------
-    inbox : Inbox
-    x, out : Tensor
-        Contiguous, of one type.
-    parts : Parts
-    sum_up : bool
-
-    Raises ValueError where the inbox's slots are too small.
+    an hour ends this one with CUDA's error of a failed assertion. ``x`` and ``out`` are contiguous
+    and of one type. Raises ValueError where the inbox's slots are too small.
     """
     needed = inbox.size * prod(parts.rows) * parts.run * x.element_size()
     if needed > inbox.slot_bytes:
