@@ -300,16 +300,12 @@ def _kernels(folder: str, name: str, x: Tensor) -> Any:
     """An op, if it can run on this tensor."""
     if find_spec("triton") is None:
         raise ModuleNotFoundError(WITHOUT_TRITON, name="triton")
-    if x.device.type != "cuda" and not _interpreted():
+    if x.device.type != "cuda" and not import_module("triton").knobs.runtime.interpret:
         raise ValueError(
             f"{name}: the tensors are on {x.device.type}, and the kernels run on GPUs: move them "
             "there, or set TRITON_INTERPRET=1 before Triton is imported"
         )
     return getattr(import_module(f"scalefold_kernels.ops.{folder}"), name)
-
-
-def _interpreted() -> bool:
-    return bool(import_module("triton").knobs.runtime.interpret)
 
 
 def _halves(weight: Tensor, bias: Tensor | None) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:

@@ -66,14 +66,11 @@ def _outer_product_mean(operands: list[Tensor], z_BIJZ: Tensor) -> tuple[Tensor,
 def _results(operands: list[Tensor], z_BIJZ: Tensor) -> tuple[Tensor, Tensor]:
     given = Operands(*operands)
     batch, num_seq, size_i, channels = given.a.shape
-    size_j = given.b.shape[2]
-    new = given.a.new_empty
-    out = new(z_BIJZ.shape)
+    size_j, new = given.b.shape[2], given.a.new_empty
     sizes = Sizes(num_seq, size_j, channels, len(given.weight))
     elements = size_i * size_j * channels**2
-    if sizes.too_large_for_chip() is None or elements > arguments.MAX_ELEMENTS:
-        return out, new(0)
-    return out, new(batch, size_i, channels, size_j, channels)
+    kept = sizes.too_large_for_chip() is not None and elements <= arguments.MAX_ELEMENTS
+    return new(z_BIJZ.shape), new(batch, size_i, channels, size_j, channels) if kept else new(0)
 
 
 @torch.library.custom_op("scalefold::outer_product_mean_backward", mutates_args=())
@@ -106,11 +103,8 @@ def _gradients(
     grad_BIJZ: Tensor, outer: Tensor, operands: list[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     a_BSIC, b_BSJC, _, weight, bias = operands
-    return (
-        a_BSIC.new_empty(a_BSIC.numel() + b_BSJC.numel()),
-        weight.new_empty(weight.shape),
-        bias.new_empty(bias.shape),
-    )
+    both = a_BSIC.new_empty(a_BSIC.numel() + b_BSJC.numel())
+    return both, weight.new_empty(weight.shape), bias.new_empty(bias.shape)
 
 
 def _sequences_last(operand_BSNC: Tensor) -> Tensor:

@@ -1,4 +1,8 @@
-"""Output of triangle multiplication in Triton. Legend as in `parts`."""
+"""Output of triangle multiplication in Triton: one kernel each way. Legend as in `parts`.
+
+Before forward, another kernel draws the dropout mask, which is kept. Backward leaves what the
+parameters' gradients are made of to `weights`.
+"""
 
 from __future__ import annotations
 

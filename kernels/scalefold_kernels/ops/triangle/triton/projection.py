@@ -1,4 +1,7 @@
-"""Projection of triangle multiplication in Triton. Legend as in `parts`."""
+"""Projection of triangle multiplication in Triton: one kernel each way. Legend as in `parts`.
+
+Backward leaves what the parameters' gradients are made of to `weights`.
+"""
 
 from __future__ import annotations
 
