@@ -44,10 +44,9 @@ def mix(state: Tensor, coordinate: Tensor | int) -> Tensor:
 
 
 def hashed(key_B: Tensor, layer: int, coordinates: Sequence[Tensor]) -> Tensor:
-    """64 random bits for each combination of coordinates: (B, ...), int64.
+    """64 random bits, int64 (B, ...), for each sample's key and each combination of coordinates.
 
-    Of each sample's key, and the number of the layer that asks. ``coordinates``, int64, are those
-    along each dimension.
+    ``layer`` is the number of the layer that asks; ``coordinates``, int64, are along one dimension.
     """
     state = mix(mix(key_B, 0), layer)
     for coordinate in coordinates:

@@ -73,8 +73,8 @@ def residual_linear_forward_kernel(
     if key_ptr is not None:
         state = hash_of(key_ptr, key_stride, sample, layer)
         if SHARED == 1:
-            at = first + rows
-            factor = dropout_factor(state, 0, at, columns[None, :], threshold, scale, DIMS, SHARED)
+            r = first + rows
+            factor = dropout_factor(state, 0, r, columns[None, :], threshold, scale, DIMS, SHARED)
     for line in tl.range(tl.program_id(1), size1, tl.num_programs(1), num_stages=STAGES):
         start = (sample * size1 + line).to(tl.int64) * size2 + first
         at = rows * K + k[None, :]
@@ -118,8 +118,8 @@ def residual_linear_backward_kernel(
     if key_ptr is not None:
         state = hash_of(key_ptr, key_stride, sample, layer)
         if SHARED == 1:
-            at = first + rows
-            factor = dropout_factor(state, 0, at, columns[None, :], threshold, scale, DIMS, SHARED)
+            r = first + rows
+            factor = dropout_factor(state, 0, r, columns[None, :], threshold, scale, DIMS, SHARED)
     for line in tl.range(tl.program_id(1), size1, tl.num_programs(1), num_stages=STAGES):
         start = (sample * size1 + line).to(tl.int64) * size2 + first
         at = rows * C + columns[None, :]
