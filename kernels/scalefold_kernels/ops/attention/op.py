@@ -151,7 +151,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _backward(ctx: Any, grad_out: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     if grad_out is None:
         return (None,) * 9
-    tensors, kept = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
+    *tensors, out, lse, rest = ctx.saved_tensors
+    kept = [out, lse, rest]
     wanted = ctx.needs_input_grad[5]
     results = _attention_backward(grad_out, tensors, ctx.bias_scale, ctx.scale, kept, wanted)
     grads = _slices(results, tensors[3] is not None)
