@@ -103,19 +103,19 @@ class Projections(NamedTuple):
 
     def scaled_weight(self) -> Tensor:
         """The weight, multiplied as its results are; a copy where it is."""
-        if self.first_scale == 1:
-            return self.weight
-        weight = self.weight.clone()
-        weight[: self.first] *= self.first_scale
-        return weight
+        return self._scaled(self.weight)
 
     def scaled_bias(self) -> Tensor | None:
         """The bias, as `scaled_weight` the weight."""
-        if self.bias is None or self.first_scale == 1 or self.sizes.first_biased:
+        if self.bias is None or self.sizes.first_biased:
             return self.bias
-        bias = self.bias.clone()
-        bias[: self.first] *= self.first_scale
-        return bias
+        return self._scaled(self.bias)
+
+    def _scaled(self, of_outputs: Tensor) -> Tensor:
+        if self.first_scale != 1:
+            of_outputs = of_outputs.clone()
+            of_outputs[: self.first] *= self.first_scale
+        return of_outputs
 
 
 def check_projections(

@@ -26,6 +26,7 @@ from scalefold_kernels.ops.outer_product.arguments import (
     sum_gradients,
 )
 from scalefold_kernels.ops.outer_product.triton import mean_gradient
+from scalefold_kernels.packing import unpack
 
 _BACKENDS = Backends(
     "outer_product_mean", __package__, HOPPER, TRITON, Backend("materialised", "triton")
@@ -114,10 +115,8 @@ def _sequences_last(operand_BSNC: Tensor) -> Tensor:
 
 def _apart(both: Tensor, given: Operands) -> tuple[Tensor, Tensor]:
     """Both operands' gradients out of one tensor, as (B, N, C, S)."""
-    a, b = both.split([given.a.numel(), given.b.numel()])
-    batch, num_seq, size_i, channels = given.a.shape
-    size_j = given.b.shape[2]
-    return (a.view(batch, size_i, channels, num_seq), b.view(batch, size_j, channels, num_seq))
+    apart = unpack(both, [operand.permute(0, 2, 3, 1) for operand in (given.a, given.b)])
+    return apart[0], apart[1]
 
 
 def _outer(outer: Tensor, sample: int) -> Tensor | None:

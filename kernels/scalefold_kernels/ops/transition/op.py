@@ -26,14 +26,14 @@ _BLOCK = 256
 
 
 class Parameters(NamedTuple):
-    """Contiguous, of shapes (C,), (C,), (H, C), (H,), (C, H), (C,): H hidden channels."""
+    """Contiguous; C channels, H hidden ones."""
 
-    norm_weight: Tensor
-    norm_bias: Tensor
-    up_weight: Tensor
-    up_bias: Tensor
-    down_weight: Tensor
-    down_bias: Tensor
+    norm_weight: Tensor  # (C,)
+    norm_bias: Tensor  # (C,)
+    up_weight: Tensor  # (H, C)
+    up_bias: Tensor  # (H,)
+    down_weight: Tensor  # (C, H)
+    down_bias: Tensor  # (C,)
 
 
 class Kept(NamedTuple):

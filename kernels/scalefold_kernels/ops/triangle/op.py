@@ -43,20 +43,10 @@ def triangle_projection(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Masked operands, and the output gate before its sigmoid (Suppl. Alg. 11, 12, lines 1-3).
 
-    Parameters
-    ----------
-    z_BIJZ : Tensor, shape (B, I, J, Z)
-    mask_BIJ : Tensor, shape (B, I, J)
-        Takes no gradient.
-    parameters
-        Weight and bias of the normalisation and of the five projections: a, its gate, b, its gate,
-        and the output gate; shapes (Z,), (C, Z) and (C,), (Z, Z) and (Z,).
-
-    Returns
-    -------
-    a, b : Tensor, shape (B, I, J, C)
-    gate, z : Tensor, shape (B, I, J, Z)
-        z as it came; the gradient of this one is added in the kernel that makes z's.
+    ``parameters``: weight and bias of the normalisation and of the five projections: a, its gate, b,
+    its gate, and the output gate; shapes (Z,), (C, Z) and (C,), (Z, Z) and (Z,). The mask takes no
+    gradient. Returns a and b (B, I, J, C), gate and z (B, I, J, Z). z is as it came; the gradient
+    of this one is added in the kernel that makes z's.
     """
     a, b, gate, z = _Projection.apply(z_BIJZ, mask_BIJ, *parameters)
     return a.permute(1, 2, 3, 0), b.permute(1, 2, 3, 0), gate, z
@@ -86,21 +76,8 @@ def triangle_output(
 ) -> Tensor:
     """Normalise the product, project it, open the gate (Alg. 11, 12, line 4, end); add to z.
 
-    Parameters
-    ----------
-    z_BIJZ : Tensor, shape (B, I, J, Z)
-    product_BIJC : Tensor, shape (B, I, J, C)
-    gate_BIJZ : Tensor, shape (B, I, J, Z)
-        Before its sigmoid.
-    norm_weight, norm_bias : Tensor, shape (C,)
-    weight : Tensor, shape (Z, C)
-    bias : Tensor, shape (Z,)
-    dropout : tuple or None
-        Key (B,), layer, rate, and the dimension, counted from the end, that shares one mask.
-
-    Returns
-    -------
-    Tensor, shape (B, I, J, Z)
+    The gate is before its sigmoid, the weight (Z, C). ``dropout``: key (B,), layer, rate, and the
+    dimension, counted from the end, that shares one mask.
     """
     parameters = [norm_weight, norm_bias, weight, bias]
     product_CBIJ = product_BIJC.permute(3, 0, 1, 2)
