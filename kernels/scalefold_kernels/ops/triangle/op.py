@@ -43,7 +43,7 @@ def triangle_projection(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Masked operands, and the output gate before its sigmoid (Suppl. Alg. 11, 12, lines 1-3).
 
-    ``parameters``: weight and bias of the normalisation and of the five projections: a, its gate, b,
+    ``parameters``: weight and bias of the normalisation and of five projections: a, its gate, b,
     its gate, and the output gate; shapes (Z,), (C, Z) and (C,), (Z, Z) and (Z,). The mask takes no
     gradient. Returns a and b (B, I, J, C), gate and z (B, I, J, Z). z is as it came; the gradient
     of this one is added in the kernel that makes z's.
