@@ -99,7 +99,7 @@ def attention(
     Tensor, shape (B, R, Q, H, D)
         Rows and queries are in memory in the order of those of ``q``.
     """
-    op = _op("attention", "attention", q)
+    op = _kernels("attention", "attention", q)
     if mask is None:
         mask = q.new_ones(len(q), 1, k.shape[2])
     return op(q, k, v, gate, mask.to(q.dtype), bias, 1.0, scale)
@@ -156,9 +156,9 @@ def triangle_multiplication(
         raise ValueError(
             f"triangle_multiplication: direction is {direction!r}, must be 'outgoing' or 'incoming'"
         )
-    project = _op("triangle", "triangle_projection", x)
-    multiply = _op("triangle", f"triangle_product_{direction}", x)
-    output = _op("triangle", "triangle_output", x)
+    project = _kernels("triangle", "triangle_projection", x)
+    multiply = _kernels("triangle", f"triangle_product_{direction}", x)
+    output = _kernels("triangle", "triangle_output", x)
     (a, b), (a_bias, b_bias) = _halves(p_in_weight, p_in_bias)
     (a_gate, b_gate), (a_gate_bias, b_gate_bias) = _halves(g_in_weight, g_in_bias)
     operands = (a, a_bias, a_gate, a_gate_bias, b, b_bias, b_gate, b_gate_bias)
@@ -173,7 +173,7 @@ def triangle_multiplication(
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """LayerNorm of the last dimension, epsilon 1e-5; (..., C), (C,), (C,) -> (..., C)."""
-    return _op("norm", "layer_norm", x)(x, weight, bias)
+    return _kernels("norm", "layer_norm", x)(x, weight, bias)
 
 
 def layer_norm_projection(
@@ -198,7 +198,7 @@ def layer_norm_projection(
     list of Tensor, shape (..., C_out)
         Slices of one tensor.
     """
-    project = _op("normed_projection", "normed_projection", x)
+    project = _kernels("normed_projection", "normed_projection", x)
     biases = [None] * len(weights) if biases is None else biases
     *projections, _ = project(x, norm_weight, norm_bias, list(weights), list(biases))
     return projections
@@ -241,8 +241,8 @@ def outer_product_mean(
     -------
     Tensor, shape (B, N, N, Z)
     """
-    make_operands = _op("outer_product_operands", "outer_product_operands", m)
-    multiply = _op("outer_product", "outer_product_mean", m)
+    make_operands = _kernels("outer_product_operands", "outer_product_operands", m)
+    multiply = _kernels("outer_product", "outer_product_mean", m)
     maps = (a_weight, a_bias, b_weight, b_bias)
     a, b, _ = make_operands(m, mask.to(m.dtype), norm_weight, norm_bias, *maps)
     present = mask.float()  # bfloat16 cannot hold counts above 256
@@ -275,7 +275,7 @@ def transition(
     -------
     Tensor, shape (..., C)
     """
-    op = _op("transition", "transition", x)
+    op = _kernels("transition", "transition", x)
     return op(x, norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias)
 
 
@@ -293,23 +293,19 @@ def residual_linear(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor) -> Tenso
     -------
     Tensor, shape (B, ..., C)
     """
-    return _op("linear", "residual_linear", x)(x, h, weight, bias, None)
+    return _kernels("linear", "residual_linear", x)(x, h, weight, bias, None)
 
 
-def _op(package: str, name: str, x: Tensor) -> Any:
+def _kernels(folder: str, name: str, x: Tensor) -> Any:
     """An op, if it can run on this tensor."""
     if find_spec("triton") is None:
         raise ModuleNotFoundError(WITHOUT_TRITON, name="triton")
-    if x.device.type != "cuda" and not _interpreted():
+    if x.device.type != "cuda" and not import_module("triton").knobs.runtime.interpret:
         raise ValueError(
             f"{name}: the tensors are on {x.device.type}, and the kernels run on GPUs: move them "
             "there, or set TRITON_INTERPRET=1 before Triton is imported"
         )
-    return getattr(import_module(f"scalefold_kernels.ops.{package}"), name)
-
-
-def _interpreted() -> bool:
-    return bool(import_module("triton").knobs.runtime.interpret)
+    return getattr(import_module(f"scalefold_kernels.ops.{folder}"), name)
 
 
 def _halves(weight: Tensor, bias: Tensor | None) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:

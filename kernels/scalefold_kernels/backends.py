@@ -1,19 +1,16 @@
 """The choice of a backend, the same for all ops.
 
-Each op has an ordered list of backends. A backend is a module of the op's folder, named after its
-kind: ``hopper`` (Gluon kernels for H100 and H200), ``triton`` (kernels for any GPU) or ``torch``
-(library calls). A kind has one precondition, on the device. A backend may have a function
-``why_not(function, *arguments)``, which gives the reason why it does not serve a call, or None. The
-first backend that serves a call is chosen::
+Each op has an ordered list of backends, and the first that serves a call runs::
 
-    _BACKENDS = Backends("residual_linear", __package__, "hopper", "triton", "torch")
+    _BACKENDS = Backends("residual_linear", __package__, HOPPER, TRITON, TORCH)
 
     backend = _BACKENDS.choose("forward", x.device, update, x, h, weight)
     out = backend.forward(x, h, weight, bias, update)
 
-A module is imported when its precondition holds for the first time, so that Gluon is imported only
-where it runs. A module that lacks the function is passed over: forward and backward may have
-different backends.
+A backend is a module of the op's folder. Its kind says which devices it runs on. It may have a
+function ``why_not(function, *arguments)``, which gives the reason why it does not serve a call, or
+None. A module that lacks the function is passed over: forward and backward may have different
+backends. A module is imported when its kind runs for the first time: Gluon only on its GPUs.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,66 +33,49 @@ _PRECONDITIONS: dict[str, Callable[[torch.device], str | None]] = {
 """By kind of backend: why it does not run on a device, or None."""
 
 
+class Backend(NamedTuple):
+    """One entry of an op's list."""
+
+    name: str  # of the module, within the op's folder, and in reports
+    kind: str  # hopper (Gluon, for H100 and H200), triton (for any GPU) or torch (library calls)
+
+
+HOPPER, TRITON, TORCH = (Backend(kind, kind) for kind in _PRECONDITIONS)
+"""Those that are called as their kind is."""
+
+
 @dataclass(frozen=True)
 class Served:
-    """A backend that has served calls of an op in this process.
-
-    Attributes
-    ----------
-    op : str
-    function : str
-        Such as ``forward``.
-    backend : str
-    passed_over : mapping of str to str
-        The backends before it in the list, and why each did not serve the last of these calls.
-    """
+    """A backend that has served calls of an op in this process."""
 
     op: str
-    function: str
+    function: str  # such as ``forward``
     backend: str
-    passed_over: Mapping[str, str]
+    passed_over: Mapping[str, str]  # those before it, and why each did not serve the last call
 
 
 class Backends:
-    """The ordered backends of one op.
+    """The ordered backends of one op, the preferred one first.
 
-    Parameters
-    ----------
-    op : str
-        As reports name it.
-    package : str
-        That the modules are in, ``__package__``.
-    *names : str
-        Modules, the preferred one first. The word before the first ``_`` or ``.`` is the kind.
+    ``op`` is its name in reports, ``folder`` its ``__package__``, which the modules are in.
     """
 
-    def __init__(self, op: str, package: str, *names: str) -> None:
-        self.op, self.names, self.package = op, names, package
+    def __init__(self, op: str, folder: str, *backends: Backend) -> None:
+        self.op, self.folder, self.backends = op, folder, backends
         self.served: dict[tuple[str, str], Served] = {}
         _OPS.append(self)
 
     def choose(self, function: str, device: torch.device, *arguments: Any) -> ModuleType:
-        """The first backend that serves a call.
+        """The first backend that serves a call of this function, of tensors on a device.
 
-        Parameters
-        ----------
-        function : str
-            Function of the backend that is called.
-        device : torch.device
-            Where the tensors are.
-        *arguments
-            What the backends' ``why_not`` takes after the function's name.
-
-        Raises
-        ------
-        ValueError
-            No backend serves the call; the message has each one's reason.
+        ``arguments`` are what the backends' ``why_not`` takes after the function's name.
+        Raises ValueError where no backend serves the call; the message has each one's reason.
         """
         reasons: dict[str, str] = {}
-        for name in self.names:
-            reason = why_not_on(name, device)
+        for name, kind in self.backends:
+            reason = why_not_on(kind, device)
             if reason is None:
-                module = import_module(f"{self.package}.{name}")
+                module = import_module(f"{self.folder}.{name}")
                 reason = _why_not(module, function, arguments)
                 if reason is None:
                     self.served[function, name] = Served(self.op, function, name, reasons)
@@ -108,9 +88,8 @@ class Backends:
 _OPS: list[Backends] = []
 
 
-def why_not_on(name: str, device: torch.device) -> str | None:
-    """Why backends of this name's kind do not run on a device, or None."""
-    kind = name.replace(".", "_").split("_")[0]
+def why_not_on(kind: str, device: torch.device) -> str | None:
+    """Why backends of a kind do not run on a device, or None."""
     return _PRECONDITIONS[kind](device)
 
 
@@ -133,4 +112,4 @@ def on_device(device: torch.device) -> dict[str, dict[str, str | None]]:
 
     A backend whose reason is None may still refuse a call by its arguments.
     """
-    return {op.op: {name: why_not_on(name, device) for name in op.names} for op in _OPS}
+    return {op.op: {name: why_not_on(kind, device) for name, kind in op.backends} for op in _OPS}

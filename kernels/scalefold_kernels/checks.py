@@ -1,4 +1,4 @@
-"""Checks of an op's arguments, with messages that give both sides."""
+"""Checks of an op's arguments: each raises a ValueError whose message gives both sides."""
 
 from __future__ import annotations
 
@@ -20,18 +20,9 @@ MAX_GRID: Final = 65535
 
 
 def check_shapes(call: str, named: Iterable[tuple[str, Tensor | None, Sequence[int]]]) -> None:
-    """Check tensors, by name, against the shapes that they must have; None fits.
+    """Raise ValueError for a tensor of another shape than it must have; None fits.
 
-    Parameters
-    ----------
-    call : str
-        The op and what the shapes follow from, such as ``transition of x (2, 64)``.
-    named : iterable of (name, tensor, shape)
-
-    Raises
-    ------
-    ValueError
-        A shape is another.
+    ``call`` is the op and what the shapes follow from, such as ``transition of x (2, 64)``.
     """
     for name, tensor, shape in named:
         if tensor is not None and tensor.shape != tuple(shape):
@@ -41,13 +32,7 @@ def check_shapes(call: str, named: Iterable[tuple[str, Tensor | None, Sequence[i
 
 
 def check_types(op: str, tensors: Iterable[Tensor]) -> None:
-    """Check that tensors are of one type, and that kernels take it.
-
-    Raises
-    ------
-    ValueError
-        They are not.
-    """
+    """Raise ValueError for tensors of several types, or of one that kernels do not take."""
     found = {x.dtype for x in tensors}
     if len(found) > 1 or not found <= {*DTYPES}:
         raise ValueError(
@@ -57,13 +42,7 @@ def check_types(op: str, tensors: Iterable[Tensor]) -> None:
 
 
 def check_rows(x: Tensor) -> None:
-    """Check the number of rows, which are all dimensions of ``x`` but the last.
-
-    Raises
-    ------
-    ValueError
-        There are more of them than kernels can number.
-    """
+    """Raise ValueError for more rows, all dimensions but the last, than kernels can number."""
     rows = prod(x.shape[:-1])
     if rows > MAX_ROWS:
         raise ValueError(
@@ -72,13 +51,7 @@ def check_rows(x: Tensor) -> None:
 
 
 def check_batch(op: str, x: Tensor) -> None:
-    """Check the number of samples, for launches that do not have them along the first dimension.
-
-    Raises
-    ------
-    ValueError
-        The first dimension of ``x`` is larger than such a launch can be.
-    """
+    """Raise ValueError for more samples, the first dimension, than a launch's other dimensions."""
     if len(x) > MAX_GRID:
         raise ValueError(
             f"{op} of a tensor {tuple(x.shape)}: {len(x)} samples; the kernels take "

@@ -1,13 +1,12 @@
 """Several tensors as one, without a copy where they are adjacent in memory already.
 
 Weights of q, k, v and gate follow each other in a training run's flat buffer, and an attention's
-backward can write the four gradients into one tensor: both are then one matrix as they are.
+backward writes the four gradients into one tensor: both are then one matrix as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,18 +47,3 @@ def unpack(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Views of a vector's consecutive parts, in the shapes of some tensors."""
     parts = flat.split([x.numel() for x in like])
     return [part.view(x.shape) for part, x in zip(parts, like, strict=True)]
-
-
-def split(packed: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
-    """Views of the last dimension's slices; their gradients are joined as `join` does."""
-    return tuple(_Split.apply(packed, list(sizes))) if len(sizes) > 1 else (packed,)
-
-
-class _Split(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, packed: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
-        return packed.split(sizes, -1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return join(grads, -1), None

@@ -7,32 +7,20 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from scalefold_kernels.checks import check_rows
+from scalefold_kernels.tiles import dtype_name
 
 MAX_ROW_DIMS = 3
 
 
 @dataclass(frozen=True)
 class Rows:
-    """All dimensions but the last, merged where memory allows it, slowest first.
+    """All dimensions but the last, merged where memory allows it, slowest first."""
 
-    Attributes
-    ----------
-    tensor : Tensor
-        The tensor that the strides describe: the input, or a copy if it has too many dimensions.
-    num_rows : int
-    num_dims : int
-        1 to 3 dimensions remain.
-    sizes : tuple of int
-        Sizes of the last two of three dimensions.
-    strides : tuple of int
-        Strides of three dimensions and of the channels.
-    """
-
-    tensor: Tensor
+    tensor: Tensor  # that the strides describe: the input, or a copy of too many dimensions
     num_rows: int
-    num_dims: int
-    sizes: tuple[int, int]
-    strides: tuple[int, int, int, int]
+    num_dims: int  # that remain, 1 to 3
+    sizes: tuple[int, int]  # of the last two of three dimensions
+    strides: tuple[int, int, int, int]  # of three dimensions and of the channels
 
     @property
     def geometry(self) -> tuple[int, ...]:
@@ -46,8 +34,8 @@ class Rows:
 
     def shape_class(self, **more: int) -> dict[str, int | str]:
         """What the tables of tiles speak of."""
-        dtype = str(self.tensor.dtype).removeprefix("torch.")
-        return {"rows": self.num_rows, "C": self.tensor.shape[-1], **more, "dtype": dtype}
+        sizes = {"rows": self.num_rows, "C": self.tensor.shape[-1], **more}
+        return {**sizes, "dtype": dtype_name(self.tensor)}
 
 
 def rows_of(x: Tensor) -> Rows:
@@ -55,10 +43,7 @@ def rows_of(x: Tensor) -> Rows:
 
     These take three row dimensions, and the channels of a row 2^31 - 1 elements apart.
 
-    Raises
-    ------
-    ValueError
-        There are more rows than kernels take.
+    Raises ValueError where there are more rows than kernels take.
     """
     check_rows(x)
     merged = _merged(x)

@@ -33,11 +33,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from scalefold_kernels.checks import DTYPES
 
 Tile = dict[str, int]
 Shape = Mapping[str, int | str]
+
+Lookup = tuple[str, str, tuple[tuple[str, int | str], ...]]
+"""Kernel, architecture, shape."""
 
 _DTYPES = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
 
@@ -58,23 +62,23 @@ def architecture(device: torch.device) -> str:
 def tile(kernel: str, arch: str, shape: Shape) -> Tile:
     """Tile for a launch: block sizes, ``num_warps`` and ``num_stages``, as keyword arguments.
 
-    Parameters
-    ----------
-    kernel : str
-        Name of the table.
-    arch : str
-        As `architecture` returns it.
-    shape : mapping
-        What the table's rules speak of: sizes, and words such as ``dtype``.
-
-    Raises
-    ------
-    ValueError
-        There is no such table, or a rule speaks of something that ``shape`` lacks.
+    ``kernel`` names the table, ``arch`` is from `architecture`, and ``shape`` has what the table's
+    rules speak of: sizes, and words such as ``dtype``.
+    Raises ValueError where there is no such table, or a rule has a name that ``shape`` lacks.
     """
     if _override is not None:
         return _override.tile(kernel, arch, shape)
     return dict(_lookup(kernel, arch, tuple(shape.items())))
+
+
+def tile_for(kernel: str, x: Tensor, **sizes: int | str) -> Tile:
+    """`tile` for a launch on a tensor: its GPU, its type, and sizes by name."""
+    return tile(kernel, architecture(x.device), {**sizes, "dtype": dtype_name(x)})
+
+
+def dtype_name(x: Tensor) -> str:
+    """A tensor's type, as rules have it."""
+    return str(x.dtype).removeprefix("torch.")
 
 
 def read_table(kernel: str) -> dict[str, Any]:
@@ -85,10 +89,7 @@ def read_table(kernel: str) -> dict[str, Any]:
 def find_table(kernel: str) -> tuple[Path, dict[str, Any]]:
     """A kernel's table, and the file that holds it.
 
-    Raises
-    ------
-    ValueError
-        No file holds one.
+    Raises ValueError where no file holds one.
     """
     tables = _all_tables()
     if kernel not in tables:
@@ -167,8 +168,8 @@ class Overridden:
     """Lookups seen while the tuner runs an op, and the tile that one of them is given instead."""
 
     def __init__(self) -> None:
-        self.seen: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], Tile] = {}
-        self.instead: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], Tile] = {}
+        self.seen: dict[Lookup, Tile] = {}
+        self.instead: dict[Lookup, Tile] = {}
         self._forced: dict[str, Tile] = {}
 
     def tile(self, kernel: str, arch: str, shape: Shape) -> Tile:

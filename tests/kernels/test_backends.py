@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from scalefold_kernels import backends, gpu, ops
-from scalefold_kernels.backends import Backends, Served, on_device, report
+from scalefold_kernels.backends import HOPPER, TRITON, Backend, Backends, Served, on_device, report
 
 CPU = torch.device("cpu")
 PACKAGE = "backends_of_a_test"
@@ -39,30 +39,30 @@ def op(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backends]:
     monkeypatch.setattr(gpu, "has_gluon", lambda: True)
     monkeypatch.setitem(sys.modules, PACKAGE, ModuleType(PACKAGE))
     for made in (
-        module("hopper_small", 1, "forward"),
+        module("small", 1, "forward"),
         module("hopper", 10, "forward", "backward"),
         module("triton", 100, "forward", "backward"),
     ):
         monkeypatch.setitem(sys.modules, made.__name__, made)
-    return Backends("double", PACKAGE, "hopper_small", "hopper", "triton")
+    return Backends("double", PACKAGE, Backend("small", "hopper"), HOPPER, TRITON)
 
 
 def test_each_folder_of_an_op_has_a_list_of_backends() -> None:
     folders = {f"{ops.__name__}.{module.name}" for module in iter_modules(ops.__path__)}
     for folder in folders:
         import_module(folder)
-    listed = {op.package for op in backends._OPS}
-    assert {package for package in listed if package.startswith(ops.__name__)} == folders
+    listed = {op.folder for op in backends._OPS}
+    assert {folder for folder in listed if folder.startswith(ops.__name__)} == folders
 
 
-@pytest.mark.parametrize(("number", "name"), [(1, "hopper_small"), (2, "hopper"), (11, "triton")])
+@pytest.mark.parametrize(("number", "name"), [(1, "small"), (2, "hopper"), (11, "triton")])
 def test_the_first_that_serves_a_call_is_chosen(op: Backends, number: int, name: str) -> None:
     assert op.choose("forward", CPU, number).forward(number) == (name, number)
 
 
 def test_one_without_the_function_is_passed_over(op: Backends) -> None:
     assert op.choose("backward", CPU, 1).__name__.endswith(".hopper")
-    assert report()[0].passed_over == {"hopper_small": "has no backward"}
+    assert report()[0].passed_over == {"small": "has no backward"}
 
 
 def test_where_none_serves_each_one_s_reason_is_given(op: Backends) -> None:
@@ -74,7 +74,7 @@ def test_where_none_serves_each_one_s_reason_is_given(op: Backends) -> None:
 def test_it_is_remembered_which_served(op: Backends) -> None:
     for number in (5, 3):
         op.choose("forward", CPU, number)
-    reasons = {"hopper_small": "takes 1 at most, found 3"}
+    reasons = {"small": "takes 1 at most, found 3"}
     assert report() == [Served("double", "forward", "hopper", reasons)]
 
 

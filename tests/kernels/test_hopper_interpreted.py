@@ -32,7 +32,7 @@ from scalefold.ops.attention import LN2
 from scalefold.ops.dropout import Dropout
 from scalefold_kernels import gpu
 from scalefold_kernels.bench.agreement import Agreement, Exact
-from scalefold_kernels.bench.case import Draw, Inputs, KernelCase
+from scalefold_kernels.bench.case import Args, Draw, KernelCase
 from scalefold_kernels.ops import triangle
 from scalefold_kernels.ops.attention import attention
 from scalefold_kernels.ops.linear import residual_linear
@@ -50,11 +50,11 @@ pytestmark = [
 CASES: dict[str, KernelCase] = {}
 
 
-def add(name: str, ours: Callable, reference: Callable, inputs: Callable[[Draw], Inputs]) -> None:
+def add(name: str, ours: Callable, reference: Callable, inputs: Callable[[Draw], Args]) -> None:
     CASES[name] = KernelCase("", name, inputs, reference, ours)
 
 
-def transition_inputs(rows: int, channels: int, hidden: int, draw: Draw) -> Inputs:
+def transition_inputs(rows: int, channels: int, hidden: int, draw: Draw) -> Args:
     return (
         draw.representation(1, rows, channels), *draw.norm(channels),
         draw.weight(hidden, channels), draw(hidden), draw.weight(channels, hidden), draw(channels),
@@ -75,7 +75,7 @@ def projection_inputs(
     biased: int,
     first_scale: float,
     draw: Draw,
-) -> Inputs:
+) -> Args:
     """``biased``: which of them has a bias."""
     x = draw(*rows, channels, scale=2, shift=1)
     weights = [draw.weight(size, channels) for size in outputs]
@@ -104,7 +104,7 @@ def dropout(batch: int, shared_dim: int | None) -> Dropout | None:
     return None if shared_dim == 0 else Dropout(torch.arange(batch), 17, 0.25, shared_dim)
 
 
-def linear_inputs(shape: tuple[int, ...], inputs: int, draw: Draw) -> Inputs:
+def linear_inputs(shape: tuple[int, ...], inputs: int, draw: Draw) -> Args:
     *rows, channels = shape
     return draw(*shape), draw(*rows, inputs), draw.weight(channels, inputs), draw(channels)
 
@@ -123,7 +123,7 @@ for shape, inputs, shared in (
     )
 
 
-def triangle_inputs(channels: int, size: tuple[int, int, int], draw: Draw) -> Inputs:
+def triangle_inputs(channels: int, size: tuple[int, int, int], draw: Draw) -> Args:
     mask = (torch.rand(size) < 0.8).to(draw.dtype)
 
     def maps(number: int) -> Iterator[Tensor]:
@@ -161,7 +161,7 @@ for channels, size, direction, shared in (
     )
 
 
-def product_inputs(transposed: tuple[bool, bool], draw: Draw) -> Inputs:
+def product_inputs(transposed: tuple[bool, bool], draw: Draw) -> Args:
     """Of two products; ``transposed``: matrices that lie transposed in memory."""
     shapes = ((72, 280), (280, 136)) * 2
     factors = (torch.randn(3, 2, *shape).to(draw.dtype) for shape in shapes)
@@ -182,7 +182,7 @@ for both in ((False, False), (False, True), (True, False)):
     )  # fmt: skip
 
 
-def mean_inputs(shape: tuple[int, ...], draw: Draw) -> Inputs:
+def mean_inputs(shape: tuple[int, ...], draw: Draw) -> Args:
     batch, num_seq, size_i, size_j, channels, size_z = shape
     # At least 1, so that no division by 1e-3 hides everything else in the norm.
     count = torch.randint(1, num_seq + 1, (batch, size_i, size_j)).float()
@@ -208,7 +208,7 @@ def attention_inputs(
     shift: float,
     draw: Draw,
     deviation: float = 1.0,
-) -> Inputs:
+) -> Args:
     """``transposed``: the bias lies in memory with queries last; ``shift`` is added to it.
 
     ``in_bits``: the queries are, as the bias is.

@@ -10,7 +10,7 @@ from scalefold.model.outer_product_mean import OuterProductMean
 from scalefold.model.pair_stack import PairStack
 from scalefold.ops import Ops
 from scalefold.ops.in_place import in_place
-from scalefold.ops.triton import triton_ops
+from scalefold.ops.kernels import kernel_ops
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -46,9 +46,9 @@ def test_updates_in_place_are_the_updates(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scalefold.ops.in_place._ROW_STEP", ROW_STEP)
-    z, ours = updated(in_place(triton_ops(), 1), dtype)
+    z, ours = updated(in_place(kernel_ops(), 1), dtype)
     assert ours.data_ptr() == z.data_ptr()
-    before, expected = updated(triton_ops(), dtype)
+    before, expected = updated(kernel_ops(), dtype)
     assert not torch.equal(before, expected)
     # Other blocks add in another order: roundings of each of the six updates.
     digits = torch.finfo(dtype).eps

@@ -17,9 +17,8 @@ from scalefold_kernels.ops.attention import arguments as attention_arguments
 from scalefold_kernels.ops.global_attention import global_attention
 from scalefold_kernels.ops.linear import residual_linear
 from scalefold_kernels.ops.normed_projection.arguments import apart
-from scalefold_kernels.ops.outer_product import outer_product_mean
+from scalefold_kernels.ops.outer_product import materialised, outer_product_mean
 from scalefold_kernels.ops.outer_product import triton as chained
-from scalefold_kernels.ops.outer_product import triton_materialised as materialised
 from scalefold_kernels.ops.outer_product.arguments import MAX_SEQUENCES, Factors, Mean
 from scalefold_kernels.ops.outer_product_operands.triton import Parameters
 from scalefold_kernels.ops.outer_product_operands.triton import forward as operands_forward

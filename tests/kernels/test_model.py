@@ -12,7 +12,7 @@ from scalefold.features.contract import Features
 from scalefold.model import AlphaFold, Assembly, Previous
 from scalefold.model.example import example_features
 from scalefold.ops import TORCH, Ops
-from scalefold.ops.triton import triton_ops
+from scalefold.ops.kernels import kernel_ops
 from scalefold_kernels.bench.agreement import FACTOR, error
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -68,7 +68,7 @@ def features() -> Features:
 
 @pytest.fixture(scope="module")
 def with_kernels(features: Features) -> list[Tensor]:
-    return run(tiny(triton_ops()), features, DEVICE, torch.float32)
+    return run(tiny(kernel_ops()), features, DEVICE, torch.float32)
 
 
 def test_outputs_and_gradients_are_those_of_torch(
@@ -79,7 +79,7 @@ def test_outputs_and_gradients_are_those_of_torch(
         exact = run(tiny(TORCH), features, DEVICE, torch.float64, draw)
         with_torch = run(tiny(TORCH), features, DEVICE, torch.float32, draw)
         ours = (
-            run(tiny(triton_ops()), features, DEVICE, torch.float32, draw) if draw else with_kernels
+            run(tiny(kernel_ops()), features, DEVICE, torch.float32, draw) if draw else with_kernels
         )
         of_ours.append([error(x, value) for x, value in zip(ours, exact, strict=True)])
         of_torch.append([error(x, value) for x, value in zip(with_torch, exact, strict=True)])
@@ -98,11 +98,11 @@ def test_checkpointing_gives_the_same_bits(
     features: Features, with_kernels: list[Tensor], checkpointing: str
 ) -> None:
     if checkpointing == "full":
-        model = tiny(triton_ops())
+        model = tiny(kernel_ops())
         checkpoint_blocks(model)
     else:
         selective = SelectiveCheckpointing()
-        model = tiny(selective.operations(triton_ops()))
+        model = tiny(selective.operations(kernel_ops()))
         selective.watch(trunk_blocks(model))
     again = run(model, features, DEVICE, torch.float32)
     assert all(map(torch.equal, again, with_kernels))

@@ -16,7 +16,7 @@ from scalefold.optim.parameters import FlatParameters
 from scalefold_kernels.bench.agreement import FACTOR, error
 from scalefold_kernels.ops.norm import layer_norm
 from scalefold_kernels.ops.normed_projection import normed_projection
-from scalefold_kernels.packing import join, split
+from scalefold_kernels.packing import join
 from scalefold_kernels.rows import rows_of
 
 # float32 statistics and sums of a few hundred terms: rounding errors of about 1e-6 of the result.
@@ -237,13 +237,6 @@ def test_join_copies_only_what_lies_apart() -> None:
     assert join(rows, 0).shape == (6, 4)
     with_gap = [flat[:8].view(2, 4), flat[12:].view(3, 4)]
     assert torch.equal(join(with_gap, 0), torch.cat(with_gap, 0))
-
-
-def test_split_takes_gradients_back() -> None:
-    x = draw(3, 7).requires_grad_()
-    a, b = split(x, [3, 4])
-    (grad,) = torch.autograd.grad((a.sum() + (2 * b).sum()), x)
-    assert torch.equal(grad, torch.tensor([1.0] * 3 + [2.0] * 4).expand(3, 7))
 
 
 def test_projections_of_attention_are_one_matrix_in_a_training_run() -> None:

@@ -22,7 +22,7 @@ from scalefold.config.load import preset_model
 from scalefold.model import Assembly
 from scalefold.model.evoformer import EvoformerBlock, ExtraMsaBlock
 from scalefold.model.template import TemplatePairStack, TemplatePointwiseAttention
-from scalefold.ops.triton import triton_ops
+from scalefold.ops.kernels import kernel_ops
 from scalefold_kernels.compiler import thread_barrier
 
 CONFIG = preset_model("mlperf")
@@ -101,7 +101,7 @@ def _normal(*size: int) -> Tensor:
 
 
 def _msa_block(kind: str, rows: int, num_res: int, real: int, training: bool) -> Step:
-    assembly = Assembly(ops=triton_ops())
+    assembly = Assembly(ops=kernel_ops())
     block: nn.Module
     if kind == "evoformer":
         channels = CONFIG.c_m
@@ -127,7 +127,7 @@ def _msa_block(kind: str, rows: int, num_res: int, real: int, training: bool) ->
 
 
 def _templates(count: int, num_res: int, real: int, training: bool) -> Step:
-    config, assembly = CONFIG.template, Assembly(ops=triton_ops())
+    config, assembly = CONFIG.template, Assembly(ops=kernel_ops())
     stack = _prepared(TemplatePairStack(config, assembly), training)
     pointwise = _prepared(TemplatePointwiseAttention(config, CONFIG.c_z, assembly), training)
     _, pair_mask = _masks(num_res, real)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.bench.case import Draw, Function, Inputs, KernelCase
+from scalefold_kernels.bench.case import Args, Draw, Function, KernelCase
 
 FACTOR = 2.0
 """An implementation's error may be this many times that of plain torch in the same precision."""
@@ -79,7 +79,7 @@ class Exact:
         return max(found, key=lambda a: (not a.good, a.error / a.limit))
 
 
-def evaluate(function: Function, inputs: Inputs, grads: Sequence[Tensor]) -> list[Tensor]:
+def evaluate(function: Function, inputs: Args, grads: Sequence[Tensor]) -> list[Tensor]:
     """Outputs of a function, and gradients of all inputs that require one, detached."""
     outputs = list(tensors(function(*inputs)))
     leaves = [t for t in tensors(inputs) if t.requires_grad]

@@ -13,7 +13,7 @@ from torch import Tensor
 INITIAL, FINE, GENERAL, ODD = "initial training", "fine-tuning", "general", "odd sizes"
 """Where a shape comes up. Odd ones are small and divide nothing: for checks and not for times."""
 
-Inputs = tuple[Any, ...]
+Args = tuple[Any, ...]
 """Positional arguments: tensors, sequences of tensors, None, numbers. Gradients are taken with
 respect to every tensor that requires one, sequences included."""
 
@@ -59,11 +59,11 @@ class KernelCase:
 
     op: str
     shape: str
-    inputs: Callable[[Draw], Inputs]
+    inputs: Callable[[Draw], Args]
     reference: Function
     ours: Function
     setting: str = GENERAL
-    check_inputs: Callable[[Draw], Inputs] | None = None
+    check_inputs: Callable[[Draw], Args] | None = None
     peers: Mapping[str, Function] = field(default_factory=dict)
 
     @property
@@ -84,7 +84,7 @@ class Op:
     name: str
     ours: Function
     reference: Function
-    inputs: Callable[..., Inputs]
+    inputs: Callable[..., Args]
     checked: tuple[int, ...] = ()
 
     def at(
@@ -116,10 +116,7 @@ def chosen(
 
     Without texts: all, those of odd sizes only if ``odd``.
 
-    Raises
-    ------
-    LookupError
-        There is no such op or shape.
+    Raises LookupError where there is no such op or shape.
     """
     known = sorted({case.op for case in cases})
     for op in ops:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.bench import peers, plain
-from scalefold_kernels.bench.case import FINE, GENERAL, INITIAL, ODD, Draw, Inputs, KernelCase, Op
+from scalefold_kernels.bench.case import FINE, GENERAL, INITIAL, ODD, Args, Draw, KernelCase, Op
 from scalefold_kernels.ops import triangle
 from scalefold_kernels.ops.attention import attention
 from scalefold_kernels.ops.global_attention import global_attention
@@ -39,7 +39,7 @@ def attention_inputs(
     gated: bool = True,
     by_columns: bool = False,
     in_bits: bool = True,
-) -> Inputs:
+) -> Args:
     """Arguments of the op.
 
     ``by_columns``: along the columns of a representation whose rows are contiguous. ``in_bits``:
@@ -89,7 +89,7 @@ CASES += [
 ]
 
 
-def _global_inputs(draw: Draw, rows: int, residues: int) -> Inputs:
+def _global_inputs(draw: Draw, rows: int, residues: int) -> Args:
     channels, heads, head = 64, 8, 8
     return (
         draw.representation(1, rows, residues, channels),
@@ -113,7 +113,7 @@ CASES += [
 ]
 
 
-def _pointwise_inputs(draw: Draw, residues: int) -> Inputs:
+def _pointwise_inputs(draw: Draw, residues: int) -> Args:
     templates, heads, channels = 4, 4, 16
     q = draw(1, residues**2, heads, channels)
     k, v = (draw(1, templates, *q.shape[1:]) for _ in range(2))
@@ -131,11 +131,11 @@ CASES += [
 ]
 
 
-def _norm_inputs(draw: Draw, *shape: int) -> Inputs:
+def _norm_inputs(draw: Draw, *shape: int) -> Args:
     return draw.representation(1, *shape), *draw.norm(shape[-1])
 
 
-def _projection_inputs(draw: Draw, outputs: Sequence[int], *shape: int) -> Inputs:
+def _projection_inputs(draw: Draw, outputs: Sequence[int], *shape: int) -> Args:
     """Of several projections the fourth, the gate, has a bias."""
     weights = [draw.weight(size, shape[-1]) for size in outputs]
     biases = [draw(size) if place == 3 else None for place, size in enumerate(outputs)]
@@ -172,7 +172,7 @@ CASES += [
 ]
 
 
-def _linear_inputs(draw: Draw, rate: float, shared_dim: int | None, *shape: int) -> Inputs:
+def _linear_inputs(draw: Draw, rate: float, shared_dim: int | None, *shape: int) -> Args:
     """With dropout of this rate, if any, whose mask is shared along a dimension."""
     key = torch.randint(-(2**62), 2**62, (1,), device=draw.device)
     dropout = (key, 7, rate, shared_dim) if rate else None
@@ -194,7 +194,7 @@ CASES += [
 ]
 
 
-def _transition_inputs(draw: Draw, rows: int, length: int, channels: int, hidden: int) -> Inputs:
+def _transition_inputs(draw: Draw, rows: int, length: int, channels: int, hidden: int) -> Args:
     normed = _norm_inputs(draw, rows, length, channels)
     return *normed, *draw.linear(hidden, channels), *draw.linear(channels, hidden)
 
@@ -213,7 +213,7 @@ CASES += [
 ]
 
 
-def _mean_inputs(draw: Draw, residues: int, rows: int) -> Inputs:
+def _mean_inputs(draw: Draw, residues: int, rows: int) -> Args:
     size, channels, pair_channels = (1, residues, residues), 32, 128
     count = torch.randint(rows // 2, rows + 1, size, device=draw.device).to(draw.dtype)
     maps, z = draw.linear(pair_channels, channels**2), draw(*size, pair_channels)
@@ -222,7 +222,7 @@ def _mean_inputs(draw: Draw, residues: int, rows: int) -> Inputs:
     return *(x.permute(0, 3, 1, 2).requires_grad_() for x in lying), count, *maps, z
 
 
-def _operands_inputs(draw: Draw, rows: int, residues: int, channels: int) -> Inputs:
+def _operands_inputs(draw: Draw, rows: int, residues: int, channels: int) -> Args:
     m = draw.representation(1, rows, residues, channels)
     mask = (torch.rand(1, rows, residues, device=draw.device) < 0.9).to(draw.dtype)
     return m, mask, *draw.norm(channels), *draw.linear(32, channels), *draw.linear(32, channels)
@@ -247,7 +247,7 @@ CASES += [
 ]
 
 
-def _triangle_inputs(draw: Draw, length: int, samples: int, channels: int) -> Inputs:
+def _triangle_inputs(draw: Draw, length: int, samples: int, channels: int) -> Args:
     z = draw.representation(samples, length, length, channels)
     mask = torch.ones(z.shape[:3], device=draw.device, dtype=draw.dtype)
     mask[:, -length // 10 :] = 0

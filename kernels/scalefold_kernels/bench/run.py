@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from scalefold_kernels.bench.agreement import Exact
-from scalefold_kernels.bench.case import Function, Inputs, KernelCase
+from scalefold_kernels.bench.case import Args, Function, KernelCase
 from scalefold_kernels.bench.timing import input_sets, times
 
 _PACKAGES: Final = ("torch", "triton", "scalefold-kernels", "cuequivariance_torch", "trifast")
@@ -96,7 +96,7 @@ def measure_others(
 def _measured(
     functions: Mapping[str, Function],
     exact: Exact,
-    sets: Sequence[Inputs],
+    sets: Sequence[Args],
     allowed: type[Exception],
 ) -> list[dict[str, Any]]:
     """Errors and times, or what failed, if that is allowed to."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.bench.agreement import evaluate, tensors
-from scalefold_kernels.bench.case import Draw, Function, Inputs
+from scalefold_kernels.bench.case import Args, Draw, Function
 
 _REPLAYS: Final = 20
 _MAX_COPIES: Final = 16
@@ -34,7 +34,7 @@ class Time(NamedTuple):
     method: Literal["graph", "events"]
 
 
-def times(function: Function, sets: Sequence[Inputs]) -> dict[str, Any]:
+def times(function: Function, sets: Sequence[Args]) -> dict[str, Any]:
     """Times of a function, for JSON; ``sets`` as `input_sets` makes them."""
     forward, both = calls(function, sets)
     with torch.no_grad():
@@ -46,7 +46,7 @@ def times(function: Function, sets: Sequence[Inputs]) -> dict[str, Any]:
     }
 
 
-def calls(function: Function, sets: Sequence[Inputs]) -> tuple[list[Call], list[Call]]:
+def calls(function: Function, sets: Sequence[Args]) -> tuple[list[Call], list[Call]]:
     """One call a set: of forward, to be made without gradients, and of forward and backward."""
     with torch.no_grad():
         grads = gradients_like(list(tensors(function(*sets[0]))))
@@ -55,8 +55,8 @@ def calls(function: Function, sets: Sequence[Inputs]) -> tuple[list[Call], list[
 
 
 def input_sets(
-    make: Callable[[Draw], Inputs], device: torch.device, dtype: torch.dtype
-) -> list[Inputs]:
+    make: Callable[[Draw], Args], device: torch.device, dtype: torch.dtype
+) -> list[Args]:
     """Inputs that together are more than twice what the GPU's cache holds, two sets or more.
 
     With one after the other the cache does not hold what a training step would find in memory.

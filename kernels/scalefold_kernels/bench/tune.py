@@ -14,12 +14,16 @@ from scalefold_kernels.bench.agreement import Exact
 from scalefold_kernels.bench.case import KernelCase
 from scalefold_kernels.bench.run import write_text
 from scalefold_kernels.bench.timing import Call, calls, input_sets, time_calls
-from scalefold_kernels.tiles import Overridden, find_table, overridden, read_table, read_tables
+from scalefold_kernels.tiles import (
+    Lookup,
+    Overridden,
+    find_table,
+    overridden,
+    read_table,
+    read_tables,
+)
 
-Key = tuple[str, str, tuple[tuple[str, int | str], ...]]
-"""Kernel, architecture, shape: one lookup."""
-
-Winners = dict[Key, dict[str, int]]
+Winners = dict[Lookup, dict[str, int]]
 
 
 def tune(
@@ -74,7 +78,7 @@ def _tune_case(
         )
 
 
-def _fastest(key: Key, calls: Sequence[Call], lookups: Overridden) -> dict[str, int]:
+def _fastest(key: Lookup, calls: Sequence[Call], lookups: Overridden) -> dict[str, int]:
     best, best_seconds = lookups.seen[key], time_calls(calls).seconds
     before = best_seconds
     for candidate in candidates(read_table(key[0])):
@@ -104,9 +108,7 @@ def candidates(table: Mapping[str, Any]) -> Iterable[dict[str, int]]:
     return (dict(zip(listed, values)) for values in product(*listed.values()))
 
 
-def _with_rules(
-    table: Mapping[str, Any], kernel: str, winners: Mapping[Key, dict[str, int]]
-) -> dict[str, Any]:
+def _with_rules(table: Mapping[str, Any], kernel: str, winners: Winners) -> dict[str, Any]:
     new = dict(table)
     for arch in {arch for name, arch, _ in winners if name == kernel}:
         found = [(dict(s), t) for (name, a, s), t in winners.items() if (name, a) == (kernel, arch)]

@@ -32,14 +32,7 @@ UNIFORM_BITS = 24
 
 
 def mix(state: Tensor, coordinate: Tensor | int) -> Tensor:
-    """Fold a coordinate into a hash state; int64 arithmetic modulo 2^64, broadcasting.
-
-    Parameters
-    ----------
-    state : Tensor, int64
-    coordinate : Tensor, int64, or int
-        Non-negative; broadcast against ``state``.
-    """
+    """Fold a coordinate, 0 or more, into a hash state; int64 modulo 2^64, broadcasting."""
     if isinstance(coordinate, int):
         x = state + _signed((coordinate + 1) * _GOLDEN % (1 << 64))
     else:
@@ -51,20 +44,9 @@ def mix(state: Tensor, coordinate: Tensor | int) -> Tensor:
 
 
 def hashed(key_B: Tensor, layer: int, coordinates: Sequence[Tensor]) -> Tensor:
-    """64 random bits for each combination of coordinates.
+    """64 random bits, int64 (B, ...), for each sample's key and each combination of coordinates.
 
-    Parameters
-    ----------
-    key_B : Tensor, shape (B,), int64
-        Key of each sample.
-    layer : int
-        Number of the layer that asks.
-    coordinates : sequence of Tensor, int64
-        Those along each dimension.
-
-    Returns
-    -------
-    Tensor, shape (B, ...), int64
+    ``layer`` is the number of the layer that asks; ``coordinates``, int64, are along one dimension.
     """
     state = mix(mix(key_B, 0), layer)
     for coordinate in coordinates:
@@ -75,20 +57,9 @@ def hashed(key_B: Tensor, layer: int, coordinates: Sequence[Tensor]) -> Tensor:
 def random_bits(
     key_B: Tensor, layer: int, shape: Sequence[int], start: Sequence[int] | None = None
 ) -> Tensor:
-    """64 random bits for each element of a block of coordinates.
+    """`hashed` of a block of coordinates: (B, *shape), int64.
 
-    Parameters
-    ----------
-    key_B, layer
-        See `hashed`.
-    shape : sequence of int
-        Sizes of the block, without B.
-    start : sequence of int, optional
-        Global coordinates of the block's first element; default zeros.
-
-    Returns
-    -------
-    Tensor, shape (B, *shape), int64
+    ``start``: global coordinates of the block's first element; zeros if not given.
     """
     first = [0] * len(shape) if start is None else start
     ranges = zip(first, shape, strict=True)
@@ -113,21 +84,14 @@ def dropout_mask(
 class Dropout(NamedTuple):
     """Dropout of one layer in one pass: all that its mask depends on but the coordinates.
 
-    Attributes
-    ----------
-    key : Tensor, shape (B,), int64
-    layer : int
-    rate : float
-        Probability of being dropped, in [0, 1).
-    shared_dim : int or None
-        Dimension, counted from the end, over which one mask is shared (Suppl. sec. 1.11.6). Where
-        a tensor is sharded, it is along this dimension, so no rank needs to know its offset.
+    One mask may be shared over a dimension (Suppl. sec. 1.11.6). Where a tensor is sharded, it is
+    along this dimension, so no rank needs to know its offset.
     """
 
-    key: Tensor
+    key: Tensor  # (B,), int64
     layer: int
-    rate: float
-    shared_dim: int | None
+    rate: float  # probability of being dropped, in [0, 1)
+    shared_dim: int | None  # counted from the end
 
     @property
     def threshold(self) -> int:
@@ -143,10 +107,7 @@ class Dropout(NamedTuple):
     def shared(self) -> int:
         """Which dimension behind the samples shares a mask, 1 to 3 with the last; 0 for none.
 
-        Raises
-        ------
-        ValueError
-            It is none of the last three.
+        Raises ValueError where it is none of the last three.
         """
         if self.shared_dim is None:
             return 0

@@ -79,7 +79,7 @@ def _show_backends(device: str) -> None:
     from scalefold import __version__
     from scalefold.cli.device import torch_device
     from scalefold.ops.backends import backends_on
-    from scalefold.ops.triton import triton_version, why_not
+    from scalefold.ops.kernels import triton_version, why_not
 
     chosen = torch_device(device)
     name = chosen.type

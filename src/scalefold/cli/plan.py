@@ -100,7 +100,7 @@ def plan(
         else preset_config(preset or _PRESET, parse_overrides(set_ or []))
     )
 
-    from scalefold.ops.triton import triton_version
+    from scalefold.ops.kernels import triton_version
     from scalefold.plan.calibration import Calibration
     from scalefold.plan.rows import Planner
     from scalefold.plan.run_summary import checkpoint_bytes

@@ -15,7 +15,7 @@ import torch
 from scalefold.errors import InputError
 from scalefold.loss import violation
 from scalefold.model.assembly import as_written
-from scalefold.ops.triton import why_not
+from scalefold.ops.kernels import why_not
 
 logger = logging.getLogger(__name__)
 

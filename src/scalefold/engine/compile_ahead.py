@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from scalefold.io.atomic import write_bytes
 from scalefold.launcher import Place, find_place
-from scalefold.ops.triton import hash_kernels_in_order
+from scalefold.ops.kernels import hash_kernels_in_order
 
 logger = logging.getLogger(__name__)
 

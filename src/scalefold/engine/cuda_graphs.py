@@ -19,7 +19,7 @@ from scalefold.engine.compile_ahead import compiling_processes, launches_only_co
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.model.passes import Result, SamplePasses, Settled, never
-from scalefold.ops.triton import why_not
+from scalefold.ops.kernels import why_not
 
 _Returned = TypeVar("_Returned")
 

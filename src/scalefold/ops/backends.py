@@ -10,26 +10,17 @@ from typing import NamedTuple
 
 import torch
 
-from scalefold.ops.triton import triton_ops, why_not
+from scalefold.ops.kernels import kernel_ops, why_not
 
 logger = logging.getLogger(__name__)
 
 
 class OpBackend(NamedTuple):
-    """The backend of an operation on a device.
-
-    Attributes
-    ----------
-    op : str
-    backend : str
-        ``hopper``, ``triton`` or ``torch``; a form of it may follow.
-    passed_over : mapping of str to str
-        The backends that are preferred to it, and why each does not serve.
-    """
+    """The backend of an operation on a device."""
 
     op: str
-    backend: str
-    passed_over: Mapping[str, str]
+    backend: str  # its name in the op's list; mostly ``hopper``, ``triton`` or ``torch``
+    passed_over: Mapping[str, str]  # those preferred to it, and why each does not serve
 
 
 def backends_on(device: torch.device) -> list[OpBackend]:
@@ -39,7 +30,7 @@ def backends_on(device: torch.device) -> list[OpBackend]:
     """
     if why_not(device) is not None:
         return []
-    triton_ops()  # imports all kernels, which makes their lists of backends known
+    kernel_ops()  # imports all kernels, which makes their lists of backends known
     found = []
     for op, reasons in import_module("scalefold_kernels.backends").on_device(device).items():
         passed_over: dict[str, str] = {}

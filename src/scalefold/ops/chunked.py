@@ -64,53 +64,44 @@ class _Parts:
         """Of a few columns N at a time."""
         batch, sequences, columns, channels = x.shape
         _, _, query_weight, *_ = parameters
+
+        def part(at: slice) -> Tensor:
+            return TORCH.global_attention(x[:, :, at], mask[:, :, at], *parameters)
+
         each = batch * sequences * (channels + 3 * len(query_weight))
-        return self._joined(
-            lambda at: TORCH.global_attention(x[:, :, at], mask[:, :, at], *parameters),
-            2,
-            columns,
-            each,
-        )
+        return self._joined(part, 2, columns, each)
 
     def pointwise_attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """At a few positions P at a time."""
-        return self._joined(
-            lambda at: TORCH.pointwise_attention(q[:, at], k[:, :, at], v[:, :, at], mask),
-            1,
-            q.shape[1],
-            k[:, :, 0].numel(),
-        )
+
+        def part(at: slice) -> Tensor:
+            return TORCH.pointwise_attention(q[:, at], k[:, :, at], v[:, :, at], mask)
+
+        return self._joined(part, 1, q.shape[1], k[:, :, 0].numel())
 
     def triangle_projection(
         self, z: Tensor, mask: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, ...]:
         """Computed for a few rows I at a time."""
-        rows = z.shape[1]
-        results = self._joined_all(
-            lambda at: TORCH.triangle_projection(z[:, at], mask[:, at], *parameters)[:-1],
-            1,
-            rows,
-            4 * z[:, 0].numel(),
-        )
-        return (*results, z)
+
+        def part(at: slice) -> tuple[Tensor, ...]:
+            return TORCH.triangle_projection(z[:, at], mask[:, at], *parameters)[:-1]
+
+        return *self._joined_all(part, 1, z.shape[1], 4 * z[:, 0].numel()), z
 
     def triangle_product_outgoing(self, a: Tensor, b: Tensor) -> Tensor:
         """Of a few channels C at a time, which do not meet."""
-        return self._joined(
-            lambda at: TORCH.triangle_product_outgoing(a[..., at], b[..., at]),
-            -1,
-            a.shape[-1],
-            3 * b[..., 0].numel(),
-        )
+        return self._product(TORCH.triangle_product_outgoing, a, b)
 
     def triangle_product_incoming(self, a: Tensor, b: Tensor) -> Tensor:
-        """Of a few channels C at a time, which do not meet."""
-        return self._joined(
-            lambda at: TORCH.triangle_product_incoming(a[..., at], b[..., at]),
-            -1,
-            a.shape[-1],
-            3 * b[..., 0].numel(),
-        )
+        """As outgoing."""
+        return self._product(TORCH.triangle_product_incoming, a, b)
+
+    def _product(self, product: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
+        def part(at: slice) -> Tensor:
+            return product(a[..., at], b[..., at])
+
+        return self._joined(part, -1, a.shape[-1], 3 * b[..., 0].numel())
 
     def triangle_output(
         self, z: Tensor, product: Tensor, gate: Tensor, *parameters_and_dropout: Any
@@ -119,28 +110,24 @@ class _Parts:
         *parameters, dropout = parameters_and_dropout
         if dropout is not None:
             return TORCH.triangle_output(z, product, gate, *parameters, dropout)
-        return self._joined(
-            lambda at: TORCH.triangle_output(
-                z[:, at], product[:, at], gate[:, at], *parameters, None
-            ),
-            1,
-            z.shape[1],
-            3 * z[:, 0].numel() + product[:, 0].numel(),
-        )
+
+        def part(at: slice) -> Tensor:
+            given = z[:, at], product[:, at], gate[:, at]
+            return TORCH.triangle_output(*given, *parameters, None)
+
+        return self._joined(part, 1, z.shape[1], 3 * z[:, 0].numel() + product[:, 0].numel())
 
     def outer_product_mean(
         self, a: Tensor, b: Tensor, count: Tensor, weight: Tensor, bias: Tensor, z: Tensor
     ) -> Tensor:
         """Computed for a few rows I at a time."""
         batch, _, rows, channels = a.shape
-        return self._joined(
-            lambda at: TORCH.outer_product_mean(
-                a[:, :, at], b, count[:, at], weight, bias, z[:, at]
-            ),
-            1,
-            rows,
-            2 * batch * b.shape[2] * channels * b.shape[3],
-        )
+
+        def part(at: slice) -> Tensor:
+            given = a[:, :, at], b, count[:, at], weight, bias, z[:, at]
+            return TORCH.outer_product_mean(*given)
+
+        return self._joined(part, 1, rows, 2 * batch * b.shape[2] * channels * b.shape[3])
 
     def transition(self, x: Tensor, *parameters: Tensor) -> Tensor:
         """Of a few rows, dimension 1, at a time."""

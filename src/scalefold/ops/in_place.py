@@ -73,10 +73,11 @@ class _Updates:
         operation = self._ops.triangle_output
         if parameters_and_dropout[-1] is not None:
             return operation(z, product, gate, *parameters_and_dropout)
-        return self._by_rows(
-            z,
-            lambda at: operation(z[:, at], product[:, at], gate[:, at], *parameters_and_dropout),
-        )
+
+        def part(at: slice) -> Tensor:
+            return operation(z[:, at], product[:, at], gate[:, at], *parameters_and_dropout)
+
+        return self._by_rows(z, part)
 
     def _by_rows(self, x: Tensor, part: Callable[[slice], Tensor]) -> Tensor:
         if x.numel() <= self._max_elements:

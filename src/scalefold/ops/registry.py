@@ -1,14 +1,10 @@
 """The set of operations that a model is built with.
 
-A model instance holds one `Ops`: a frozen record of functions, handed to its modules at
-construction. Blocks call ``self.ops.attention(...)`` and do not know which implementation it is.
-Swapped module-level functions would be global state: two models in one process could not differ.
-Flags through the forwards would make every signature grow with every kernel. Another implementation
-is bound with ``dataclasses.replace(TORCH, attention=...)`` or a record of its own; state-dict keys
-cannot change, since the functions take plain tensors.
-
-`scalefold.ops.triton` makes the record that holds the kernels. It finds an operation's kernels by
-its name: see `triton_ops`.
+A model holds one `Ops`, a frozen record of functions, and hands it to its modules. Blocks call
+``self.ops.attention(...)`` and do not know which implementation it is, so that two models in one
+process may differ and no forward has flags. `kernels` makes the record that holds the kernels;
+``dataclasses.replace(TORCH, attention=...)`` binds another function. The functions take plain
+tensors: state-dict keys do not depend on them.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _op(reference: _Function, package: str) -> _Function:
-    """A field: its torch reference, and the name that ``training.kernels`` has for its kernels."""
+    """A field's default; ``package`` is what ``training.kernels`` calls its kernels."""
     return field(default=reference, metadata={"package": package})
 
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from scalefold.ops.triton import exchange_kernels, why_not
+from scalefold.ops.kernels import exchange_kernels, why_not
 from scalefold.parallel.axis import Pending, Ready
 from scalefold.parallel.ranks import MeshRanks
 
 if TYPE_CHECKING:
-    from scalefold.ops.triton import Inbox, Parts
+    from scalefold.ops.kernels import Inbox, Parts
 
 _LEAST_BYTES: Final = 2**20
 """Smallest size of an inbox's slot."""

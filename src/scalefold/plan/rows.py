@@ -12,7 +12,7 @@ from scalefold.engine.activation_checkpointing import ActivationCheckpointing
 from scalefold.engine.memory import MODES, peak_bytes, with_reserve
 from scalefold.errors import InputError
 from scalefold.ops import TORCH
-from scalefold.ops.triton import triton_ops, triton_version
+from scalefold.ops.kernels import kernel_ops, triton_version
 from scalefold.plan.calibration import Calibration
 from scalefold.plan.timing import Cluster, Timing
 
@@ -122,5 +122,5 @@ class Planner:
         """The most bytes of memory in each GPU: recorded, or else counted."""
         if owners == 1 and (gib := self._timing.recorded_gib(mode, dap)):
             return int(gib * 2**30)
-        ops = triton_ops() if triton_version() else TORCH
+        ops = kernel_ops() if triton_version() else TORCH
         return peak_bytes(self._config, ops, mode, dap, owners)

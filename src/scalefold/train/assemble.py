@@ -18,7 +18,7 @@ from scalefold.errors import InputError
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.ops import select_ops
-from scalefold.ops.triton import select_gather
+from scalefold.ops.kernels import select_gather
 from scalefold.optim.averaging import WeightAverage
 from scalefold.optim.clipping import ClippedMean
 from scalefold.optim.gather import TorchGather

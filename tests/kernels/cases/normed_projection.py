@@ -15,7 +15,7 @@ from tests.kernels.offline.case import CompileCase, empty, recorded
 from torch import Tensor
 
 from scalefold_kernels.ops.norm.op import new_stats
-from scalefold_kernels.ops.normed_projection import hopper, triton, triton_library
+from scalefold_kernels.ops.normed_projection import hopper, library, triton
 from scalefold_kernels.ops.normed_projection.arguments import (
     MAX_FEW_OUTPUTS,
     MAX_NARROW_OUTPUTS,
@@ -60,7 +60,7 @@ def _triton() -> Iterator[CompileCase]:
         grads: tuple[Tensor | None, Tensor | None]
         backward = triton.backward
         if shape.get("others", 0):
-            wide, backward = {**shape, "P": 512}, triton_library.backward
+            wide, backward = {**shape, "P": 512}, library.backward
             grads, projections = (rows(wide, "P"), grad), _projections_of(wide, int(shape["P"]))
         else:
             grads = (grad, None) if projections.few is None else (None, grad)

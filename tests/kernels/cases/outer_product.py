@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tests.kernels.offline.case import CompileCase, empty, recorded
 
-from scalefold_kernels.ops.outer_product import triton, triton_materialised
+from scalefold_kernels.ops.outer_product import materialised, triton
 from scalefold_kernels.ops.outer_product.arguments import Factors, Mean, gradient_chains, mean_chain
 from scalefold_kernels.ops.outer_product.hopper import chained, weight_gradient
 
@@ -60,7 +60,7 @@ def _few(dtype: torch.dtype) -> Cases:
 def _many(dtype: torch.dtype) -> Cases:
     factors, mean = _given(_MANY, dtype)
     a, b, weight = factors
-    module, grad = triton_materialised, mean.out
+    module, grad = materialised, mean.out
     outer = empty(len(a) * _CHANNELS, len(b) * _CHANNELS, dtype=dtype)
     forward = partial(module.forward, factors, mean, None)
     of_outer = partial(module._outer_gradient, grad, outer, a, weight)

@@ -26,7 +26,7 @@ from scalefold.loss.total import total_loss
 from scalefold.model import AlphaFold, Previous
 from scalefold.model.assembly import Assembly
 from scalefold.ops import TORCH
-from scalefold.ops.triton import triton_ops
+from scalefold.ops.kernels import kernel_ops
 from scalefold.parallel import ALONE, Ranks
 
 CUDA = torch.device("cuda")
@@ -63,7 +63,7 @@ def test_offloaded_inputs_do_not_grow_with_depth(wide: Any) -> None:
 def test_kernels_can_be_counted(wide: Any) -> None:
     """Each has a fake implementation, and nothing beside it looks at values."""
     bf16 = make_config(merge(wide.model_dump(mode="json"), {"training": {"precision": "bf16"}}))
-    with_kernels, plain = (pass_memory(bf16, ops, "none").kept for ops in (triton_ops(), TORCH))
+    with_kernels, plain = (pass_memory(bf16, ops, "none").kept for ops in (kernel_ops(), TORCH))
     assert with_kernels < plain
 
 

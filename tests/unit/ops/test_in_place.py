@@ -18,7 +18,7 @@ from scalefold.model.example import example_features, set_example_weights
 from scalefold.ops import TORCH, Ops
 from scalefold.ops.chunked import chunked
 from scalefold.ops.in_place import in_place
-from scalefold.ops.triton import triton_ops
+from scalefold.ops.kernels import kernel_ops
 from scalefold.predict.predictor import MAX_PART_ELEMENTS
 
 N = 20
@@ -65,7 +65,7 @@ def test_5000_residues_need_less_memory_than_a_gpu_of_80_gb_has() -> None:
     config = preset_config("model_1_ptm", {"model": {"evoformer": one, "extra_msa": one}})
     shapes = config.features
     sizes = {"B": 1, "N": 5056, "S": shapes.max_msa_clusters, "E": shapes.max_extra_msa, "T": 1}
-    assembly = Assembly(in_place(chunked(triton_ops(), MAX_PART_ELEMENTS), MAX_PART_ELEMENTS))
+    assembly = Assembly(in_place(chunked(kernel_ops(), MAX_PART_ELEMENTS), MAX_PART_ELEMENTS))
     with FakeTensorMode(), torch.inference_mode(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
         model = AlphaFold(config.model, assembly).eval().requires_grad_(False)

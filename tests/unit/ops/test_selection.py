@@ -10,7 +10,7 @@ import triton
 from scalefold.config.schema import KernelPackage, RetiredPackage, TrainingConfig
 from scalefold.errors import InputError
 from scalefold.ops import TORCH, Ops, select_ops
-from scalefold.ops.triton import PACKAGES, select_gather, triton_ops, why_not
+from scalefold.ops.kernels import PACKAGES, kernel_ops, select_gather, why_not
 from scalefold_kernels.gpu import has_gluon
 
 CPU = torch.device("cpu")
@@ -47,16 +47,16 @@ def test_old_gpus_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kernels_fill_the_record() -> None:
-    ops = triton_ops()
+    ops = kernel_ops()
     for op in fields(Ops):
         assert getattr(ops, op.name) is not getattr(TORCH, op.name), op.name
 
 
 def test_some_kernels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scalefold.ops.triton.why_not", lambda device: None)
+    monkeypatch.setattr("scalefold.ops.kernels.why_not", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     ops, cuda = select_ops(["transition"], torch.device("cuda")), torch.device("cuda")
-    assert ops == replace(TORCH, transition=triton_ops().transition)
+    assert ops == replace(TORCH, transition=kernel_ops().transition)
     assert select_gather(["transition"], cuda) is not None
     assert select_gather([], cuda) is select_gather("torch", cuda) is None
     assert select_ops([], cuda) is TORCH
@@ -80,7 +80,7 @@ def test_a_hopper_gpu_without_its_kernels_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("scalefold.ops.triton.why_not", lambda device: None)
+    monkeypatch.setattr("scalefold.ops.kernels.why_not", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(triton, "__version__", version)
@@ -105,11 +105,11 @@ def test_packages_of_earlier_versions_are_accepted_and_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "scalefold")
-    monkeypatch.setattr("scalefold.ops.triton.why_not", lambda device: None)
+    monkeypatch.setattr("scalefold.ops.kernels.why_not", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     retired = list(get_args(RetiredPackage))
     assert TrainingConfig(kernels=["norm", *retired]).kernels
-    assert select_ops(["norm", *retired], torch.device("cuda")) == triton_ops(["norm"])
+    assert select_ops(["norm", *retired], torch.device("cuda")) == kernel_ops(["norm"])
     assert select_ops(retired, CPU) is TORCH
     assert all(", ".join(retired) in line for line in caplog.messages)
     assert len(caplog.messages) == 2

@@ -235,7 +235,7 @@ def test_a_run_is_planned_by_its_own_configuration(known: Calibration, tmp_path:
 def test_a_machine_without_triton_says_what_memory_it_counts(
     known: Calibration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("ops.triton", "plan.rows"):
+    for module in ("ops.kernels", "plan.rows"):
         monkeypatch.setattr(f"scalefold.{module}.triton_version", lambda: None)
     result = run("plan", "--gpus", "1", "-s", "training.recomputation=full")
     assert result.exit_code == 0, result.output

@@ -29,7 +29,7 @@ def facts(settings: dict, chains: list[ChainRow]) -> dict[str, str]:
 def test_hours_and_memory_are_those_of_the_plan_also_without_triton(
     preset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("ops.triton", "plan.rows"):
+    for module in ("ops.kernels", "plan.rows"):
         monkeypatch.setattr(f"scalefold.{module}.triton_version", lambda: None)
     hours = facts({"preset": preset}, [ChainRow("1abc_A", "train", None)])["hours"]
     result = run("plan", "--gpus", "1", "--preset", preset, "--format", "json")

@@ -1,5 +1,3 @@
 """Attention, gated, with mask and pair bias."""
 
-from scalefold_kernels.ops.attention.op import attention
-
-__all__ = ["attention"]
+from scalefold_kernels.ops.attention.op import attention as attention

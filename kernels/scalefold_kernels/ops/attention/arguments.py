@@ -1,4 +1,4 @@
-"""What the launches know of an attention's arguments."""
+"""What `op` hands to the backends of attention, by name, and the memory that they fill."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from scalefold_kernels.checks import check_batch, check_shapes, check_types
 from scalefold_kernels.dot import block
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.rows import channels_together
+from scalefold_kernels.tiles import dtype_name
 
 
 class Inputs(NamedTuple):
@@ -75,26 +76,16 @@ class Inputs(NamedTuple):
             "K": self.num_keys,
             "C": self.channels,
             "bias": "no" if self.bias is None else "yes",
-            "dtype": str(self.q.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self.q),
         }
 
 
 class Kept(NamedTuple):
-    """What forward leaves for backward.
+    """What forward leaves for backward."""
 
-    Attributes
-    ----------
-    out : Tensor
-        The result, gated.
-    lse : Tensor
-        Logarithms of the softmax's sums, to base 2; see `new_statistics`.
-    rest : Tensor or None
-        What rounding took from the result, a byte a channel; see `rest` and `new_rest`.
-    """
-
-    out: Tensor
-    lse: Tensor
-    rest: Tensor | None
+    out: Tensor  # the result, gated
+    lse: Tensor  # logarithms of the softmax's sums, to base 2; see `new_statistics`
+    rest: Tensor | None  # what rounding took from the result; see `rest` and `new_rest`
 
 
 class Gradients(NamedTuple):
@@ -118,11 +109,8 @@ def checked(
 ) -> Inputs:
     """Arguments as the kernels want them.
 
-    Raises
-    ------
-    ValueError
-        Shapes or types do not fit each other, there are more samples than launches hold, or a
-        scale, which kernels divide by, is not positive.
+    Raises ValueError where shapes or types do not fit, samples are too many, or a scale is not
+    positive: kernels divide by it.
     """
     check_batch("attention", q)
     batch, rows, queries, heads, channels = q.shape

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import HOPPER, TRITON, Backend, Backends
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -31,7 +31,9 @@ from scalefold_kernels.ops.attention.arguments import (
 from scalefold_kernels.ops.attention.rest import SHIFTS
 from scalefold_kernels.sums import sum_rows
 
-_BACKENDS = Backends("attention", __package__, "hopper.backward_row", "hopper", "triton")
+_BACKENDS = Backends(
+    "attention", __package__, Backend("hopper.backward_row", "hopper"), HOPPER, TRITON
+)
 
 
 def attention(
@@ -58,10 +60,7 @@ def attention(
         Queries whose products are in the bias's unit, scale ``bias_scale``, are taken as they are;
         others are multiplied and rounded once more.
 
-    Raises
-    ------
-    ValueError
-        Shapes or types do not fit each other, or there are more samples than launches hold.
+    Raises ValueError where shapes or types do not fit each other, or samples are too many.
     """
     if bias_BHQK is not None and 1 not in bias_BHQK.stride()[-2:]:
         # Heads last, as a linear map leaves them: one copy for forward and backward.
@@ -115,39 +114,32 @@ def _or_none(rest: Tensor) -> Tensor | None:
 @torch.library.custom_op("scalefold::attention_backward", mutates_args=())
 def _attention_backward(
     grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate: Tensor | None,
-    mask: Tensor,
-    bias: Tensor | None,
+    tensors: list[Tensor | None],
     bias_scale: float,
     scale: float,
-    out: Tensor,
-    lse: Tensor,
-    rest: Tensor,
-    bias_gradient: bool,
+    kept: list[Tensor],
+    sum_bias: bool,
 ) -> list[Tensor]:
-    inputs = checked(q, k, v, gate, mask, bias, bias_scale, scale)
-    results = _gradients(q, k, gate)
-    gradients = _slices(results, gate is not None)
-    sum_bias = bias is not None and bias_gradient
-    backend = _BACKENDS.choose("backward", q.device, inputs)
-    kept = Kept(out, lse, _or_none(rest))
-    sums = backend.backward(inputs, kept, grad_out, gradients, sum_bias)
-    if bias is not None and sums:
-        results.append(_summed(bias, sums))
+    """What `_gradients` has memory for; and the bias's gradient, if it is wanted."""
+    given: list[Any] = [*tensors, bias_scale, scale]
+    inputs = checked(*given)
+    results = _gradients(inputs)
+    out, lse, rest = kept
+    backend = _BACKENDS.choose("backward", inputs.q.device, inputs)
+    gradients, known = _slices(results, inputs.gate is not None), Kept(out, lse, _or_none(rest))
+    sums = backend.backward(inputs, known, grad_out, gradients, sum_bias)
+    if inputs.bias is not None and sums:
+        results.append(_summed(inputs.bias, sums))
     return results
 
 
 @_attention_backward.register_fake
-def _(_grad_out: Tensor, *arguments: Any) -> list[Tensor]:
-    *given, _out, _lse, _rest, bias_gradient = arguments
+def _(_grad: Tensor, tensors: list[Tensor | None], *others: Any) -> list[Tensor]:
+    bias_scale, scale, _, sum_bias = others
+    given: list[Any] = [*tensors, bias_scale, scale]
     inputs = Inputs(*given)
-    results = _gradients(inputs.q, inputs.k, inputs.gate)
-    if inputs.bias is not None and bias_gradient:
-        results.append(_bias_gradient(inputs.bias))
-    return results
+    bias = [_bias_gradient(inputs.bias)] if inputs.bias is not None and sum_bias else []
+    return _gradients(inputs) + bias
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -160,10 +152,9 @@ def _backward(ctx: Any, grad_out: Tensor | None, *_: Tensor | None) -> tuple[Ten
     if grad_out is None:
         return (None,) * 9
     *tensors, out, lse, rest = ctx.saved_tensors
+    kept = [out, lse, rest]
     wanted = ctx.needs_input_grad[5]
-    results = _attention_backward(
-        grad_out, *tensors, ctx.bias_scale, ctx.scale, out, lse, rest, wanted
-    )
+    results = _attention_backward(grad_out, tensors, ctx.bias_scale, ctx.scale, kept, wanted)
     grads = _slices(results, tensors[3] is not None)
     return *grads, None, results[-1] if wanted else None, None, None, None
 
@@ -188,19 +179,15 @@ def _summed(bias: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
     return gradient
 
 
-def _gradients(q: Tensor, k: Tensor, gate: Tensor | None) -> list[Tensor]:
+def _gradients(inputs: Inputs) -> list[Tensor]:
     """Memory for the gradients: one tensor (B, R, N, q k v gate, H, C) where lengths are equal."""
+    q, k, _, gate, *_ = inputs
+    parts = [q, k, k] if gate is None else [q, k, k, q]
     if q.shape == k.shape:
-        batch, rows, length, heads, channels = q.shape
-        shape = (batch, rows, length, 3 if gate is None else 4, heads, channels)
-        return [new_rows(shape, q)]
-    parts = [new_rows(x.shape, x) for x in (q, k, k)]
-    return parts if gate is None else [*parts, new_rows(q.shape, q)]
+        return [new_rows((*q.shape[:3], len(parts), *q.shape[3:]), q)]
+    return [new_rows(part.shape, part) for part in parts]
 
 
 def _slices(results: list[Tensor], gated: bool) -> Gradients:
-    if results[0].ndim == 6:
-        parts = results[0].unbind(3)
-    else:
-        parts = tuple(results[: 4 if gated else 3])
+    parts = results[0].unbind(3) if results[0].ndim == 6 else results
     return Gradients(parts[0], parts[1], parts[2], parts[3] if gated else None)

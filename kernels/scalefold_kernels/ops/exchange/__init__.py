@@ -1,5 +1,6 @@
 """Exchange of tensors between GPUs that can write to each other's memory."""
 
-from scalefold_kernels.ops.exchange.op import Inbox, Parts, ctas, exchange
-
-__all__ = ["Inbox", "Parts", "ctas", "exchange"]
+from scalefold_kernels.ops.exchange.op import Inbox as Inbox
+from scalefold_kernels.ops.exchange.op import Parts as Parts
+from scalefold_kernels.ops.exchange.op import ctas as ctas
+from scalefold_kernels.ops.exchange.op import exchange as exchange

@@ -14,9 +14,9 @@ from math import prod
 
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import TRITON, Backends
 
-_BACKENDS = Backends("exchange", __package__, "triton")
+_BACKENDS = Backends("exchange", __package__, TRITON)
 
 _CTAS = 208
 """CTAs in a launch. All of them run at once: two on each SM of an A100 or a newer GPU. No tile, as
@@ -25,27 +25,13 @@ an inbox has a flag of each, and all ranks must have as many."""
 
 @dataclass(frozen=True, eq=False)
 class Inbox:
-    """What a rank's peers write to. All ranks make the same exchanges in the same order.
+    """What a rank's peers write to. All ranks make the same exchanges in the same order."""
 
-    Attributes
-    ----------
-    memory : Tensor, uint8
-        Two slots of ``slot_bytes``, then flags; filled with zeros before the first exchange.
-    addresses : Tensor, shape (size,), int64
-        Addresses of all ranks' memory, as this rank sees it.
-    rank : int
-        This one.
-    slot_bytes : int
-        What one exchange brings at most.
-    counts : Tensor, int64
-        Exchanges that each CTA has made.
-    """
-
-    memory: Tensor
-    addresses: Tensor
-    rank: int
-    slot_bytes: int
-    counts: Tensor
+    memory: Tensor  # bytes: two slots, then flags; zeros before the first exchange
+    addresses: Tensor  # of all ranks' memory, as this rank sees it; (size,), int64
+    rank: int  # this one
+    slot_bytes: int  # what one exchange brings at most
+    counts: Tensor  # exchanges that each CTA has made; int64
 
     @staticmethod
     def bytes_for(slot_bytes: int, size: int) -> int:
@@ -65,26 +51,14 @@ def ctas(device_type: str) -> int:
 
 @dataclass(frozen=True)
 class Parts:
-    """Where the parts of a tensor are: A x D x B runs of contiguous elements, by strides.
+    """Where the parts of a tensor are: A x D x B runs of contiguous elements, by strides."""
 
-    Attributes
-    ----------
-    rows : tuple of int
-        A, D, B.
-    run : int
-        Contiguous elements.
-    x_strides, out_strides : tuple of int
-        Strides of the rows in what is sent, and in what is received.
-    x_part, out_part : int
-        From one rank's part to the next one's.
-    """
-
-    rows: tuple[int, int, int]
-    run: int
-    x_strides: tuple[int, int, int]
-    out_strides: tuple[int, int, int]
-    x_part: int
-    out_part: int
+    rows: tuple[int, int, int]  # A, D, B
+    run: int  # contiguous elements
+    x_strides: tuple[int, int, int]  # of the rows in what is sent
+    out_strides: tuple[int, int, int]  # of the rows in what is received
+    x_part: int  # from one rank's part to the next one's in what is sent
+    out_part: int  # the same in what is received
 
     @staticmethod
     def of_switch(shape: Sequence[int], sharded: int, to: int, size: int) -> Parts:
@@ -122,20 +96,8 @@ def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, *, sum_up: bool
     """Send the others their parts of ``x``; put those that come in ``out``, or their sum.
 
     Sums are in float32, in the same order each time. A rank that does not answer in a quarter of
-    an hour ends this one with CUDA's error of a failed assertion.
-
-    Parameters
-    ----------
-    inbox : Inbox
-    x, out : Tensor
-        Contiguous, of one type.
-    parts : Parts
-    sum_up : bool
-
-    Raises
-    ------
-    ValueError
-        The inbox's slots are too small.
+    an hour ends this one with CUDA's error of a failed assertion. ``x`` and ``out`` are contiguous
+    and of one type. Raises ValueError where the inbox's slots are too small.
     """
     needed = inbox.size * prod(parts.rows) * parts.run * x.element_size()
     if needed > inbox.slot_bytes:

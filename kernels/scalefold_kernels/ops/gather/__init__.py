@@ -1,5 +1,3 @@
 """Copies of many tensors into one flat buffer."""
 
-from scalefold_kernels.ops.gather.op import Gather
-
-__all__ = ["Gather"]
+from scalefold_kernels.ops.gather.op import Gather as Gather

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import TRITON, Backends
 from scalefold_kernels.tiles import architecture, tile
 
-_BACKENDS = Backends("gather", __package__, "triton")
+_BACKENDS = Backends("gather", __package__, TRITON)
 
 _ALIGNMENT = 8
 """Elements; what the kernel takes for granted of places."""
@@ -25,18 +25,9 @@ class Gather:
     """Copies contiguous tensors of one type into their places of a flat buffer.
 
     Each call has a table of its own in pinned memory, which a captured graph reads again at each
-    replay: it lives as long as this object.
-
-    Parameters
-    ----------
-    buffer : Tensor, shape (P,)
-    places, sizes : sequence of int
-        Where each tensor goes, in elements, and how many it has. Places are multiples of 8.
-
-    Raises
-    ------
-    ValueError
-        A place is not; or tensors are given that differ from the plan in number or type.
+    replay: it lives as long as this object. ``places`` say where each tensor goes, in elements of
+    the ``buffer`` (P,), and ``sizes`` how many it has. Raises ValueError where a place is no
+    multiple of 8, or tensors differ from the plan in number or type.
     """
 
     def __init__(self, buffer: Tensor, places: Sequence[int], sizes: Sequence[int]) -> None:

@@ -1,5 +1,3 @@
 """Global attention: one mean query a column of the MSA."""
 
-from scalefold_kernels.ops.global_attention.op import global_attention
-
-__all__ = ["global_attention"]
+from scalefold_kernels.ops.global_attention.op import global_attention as global_attention

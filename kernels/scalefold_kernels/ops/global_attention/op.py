@@ -11,32 +11,29 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import TRITON, Backends
 from scalefold_kernels.checks import check_batch, check_shapes, check_types
 from scalefold_kernels.packing import unpack
 from scalefold_kernels.rows import channels_together
 
-_BACKENDS = Backends("global_attention", __package__, "triton")
+_BACKENDS = Backends("global_attention", __package__, TRITON)
 
 MAX_CHANNELS = 128
 """A CTA holds a block of rows, and a weight of as many rows as the heads have channels."""
 
 
 class Parameters(NamedTuple):
-    """Contiguous; A channels of a head, D of all heads.
+    """Contiguous; C channels, A of a head, D of all heads."""
 
-    Shapes: (C,), (C,), (D, C), (A, C), (A, C), (D, C), (D,), (C, D), (C,).
-    """
-
-    norm_weight: Tensor
-    norm_bias: Tensor
-    query_weight: Tensor
-    key_weight: Tensor
-    value_weight: Tensor
-    gate_weight: Tensor
-    gate_bias: Tensor
-    out_weight: Tensor
-    out_bias: Tensor
+    norm_weight: Tensor  # (C,)
+    norm_bias: Tensor  # (C,)
+    query_weight: Tensor  # (D, C)
+    key_weight: Tensor  # (A, C)
+    value_weight: Tensor  # (A, C)
+    gate_weight: Tensor  # (D, C)
+    gate_bias: Tensor  # (D,)
+    out_weight: Tensor  # (C, D)
+    out_bias: Tensor  # (C,)
 
 
 def global_attention(x_BSNC: Tensor, mask_BSN: Tensor, *parameters: Tensor) -> Tensor:
@@ -53,10 +50,7 @@ def global_attention(x_BSNC: Tensor, mask_BSN: Tensor, *parameters: Tensor) -> T
     *parameters : Tensor
         In the order of `Parameters`.
 
-    Raises
-    ------
-    ValueError
-        A shape or a type is wrong, or there are too many channels or samples.
+    Raises ValueError where a shape or a type is wrong, or there are too many channels or samples.
     """
     return _global_attention(x_BSNC, mask_BSN, list(parameters))[0]
 
@@ -137,13 +131,7 @@ def _flat(parameters: Parameters) -> Tensor:
 
 
 def checked(x: Tensor, mask: Tensor, *parameters: Tensor) -> Parameters:
-    """Parameters for ``x`` (B, S, N, C) under ``mask`` (B, S, N).
-
-    Raises
-    ------
-    ValueError
-        A shape or a type is wrong, or there are too many channels or samples.
-    """
+    """Parameters for ``x`` (B, S, N, C) under ``mask`` (B, S, N); or a ValueError."""
     check_batch("global attention", x)
     channels = x.shape[-1]
     every, head = parameters[2].shape[0], parameters[3].shape[0]

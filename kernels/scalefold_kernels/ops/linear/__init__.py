@@ -1,5 +1,3 @@
 """A linear map added to a residual, with dropout."""
 
-from scalefold_kernels.ops.linear.op import residual_linear
-
-__all__ = ["residual_linear"]
+from scalefold_kernels.ops.linear.op import residual_linear as residual_linear

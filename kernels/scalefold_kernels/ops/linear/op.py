@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import HOPPER, TORCH, TRITON, Backends
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dropout.mask import Dropout, drawing
+from scalefold_kernels.packing import unpack
+from scalefold_kernels.tiles import dtype_name
 
-_BACKENDS = Backends("residual_linear", __package__, "hopper", "triton", "torch")
+_BACKENDS = Backends("residual_linear", __package__, HOPPER, TRITON, TORCH)
 
 
 def residual_linear(
@@ -91,31 +93,22 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     h, weight, key = ctx.saved_tensors
     grad_h, parameters = _residual_linear_backward(grad, h, weight, key, *ctx.constants)
-    end = weight.numel()
-    grad_weight, grad_bias = parameters[:end].view(weight.shape), parameters[end:]
-    return grad, grad_h, grad_weight, grad_bias, None, None, None, None
+    of_map = unpack(parameters, [weight, weight[:, 0]])
+    return grad, grad_h, *of_map, None, None, None, None
 
 
 _residual_linear.register_autograd(_backward, setup_context=_save)
 
 
 class Update:
-    """What all backends need to know of a call's arguments.
-
-    Parameters
-    ----------
-    x : Tensor, shape (B, ..., C)
-    weight : Tensor, shape (C, K)
-    dropout : Dropout or None
-    """
+    """What all backends need to know of a call's x (B, ..., C), weight (C, K) and dropout."""
 
     def __init__(self, x: Tensor, weight: Tensor, dropout: Dropout | None) -> None:
         self.dims = x.ndim - 1
         self.batch, *sizes, self.channels = x.shape
         self.size1, self.size2 = [1] * (3 - self.dims) + sizes
         self.inputs = weight.shape[1]
-        self.device, self.dropout = weight.device, dropout
-        self._dtype = str(weight.dtype).removeprefix("torch.")
+        self.device, self.dropout, self._dtype = weight.device, dropout, dtype_name(weight)
         if dropout is not None:
             dropout.check(self.batch)
         self.shared = 0 if dropout is None else dropout.shared
@@ -151,10 +144,7 @@ def check(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor) -> None:
     channels, inputs = weight.shape
     if not 2 <= x.ndim <= 4:
         raise ValueError(f"residual_linear takes 2 to 4 dimensions, found {tuple(x.shape)}")
-    named = (
-        ("x", x, (*x.shape[:-1], channels)),
-        ("h", h, (*x.shape[:-1], inputs)),
-        ("bias", bias, (channels,)),
-    )
+    wanted = (*x.shape[:-1], channels), (*x.shape[:-1], inputs), (channels,)
+    named = zip(("x", "h", "bias"), (x, h, bias), wanted)
     check_shapes(f"residual_linear of x {tuple(x.shape)}, weight {tuple(weight.shape)}", named)
     check_types("residual_linear", (x, h, weight, bias))

@@ -67,18 +67,14 @@ def residual_linear_forward_kernel(
     rows, k = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_K)
     columns = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside_r, inside_c, inside_k = first + rows < size2, columns < C, k < K
-    weight = tl.load(
-        weight_ptr + columns[:, None] * K + k[None, :],
-        mask=inside_c[:, None] & inside_k[None, :],
-        other=0.0,
-    )
+    inside_w = inside_c[:, None] & inside_k[None, :]
+    weight = tl.load(weight_ptr + columns[:, None] * K + k[None, :], mask=inside_w, other=0.0)
     bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)[None, :]
     if key_ptr is not None:
         state = hash_of(key_ptr, key_stride, sample, layer)
         if SHARED == 1:
-            factor = dropout_factor(
-                state, 0, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
-            )
+            r = first + rows
+            factor = dropout_factor(state, 0, r, columns[None, :], threshold, scale, DIMS, SHARED)
     for line in tl.range(tl.program_id(1), size1, tl.num_programs(1), num_stages=STAGES):
         start = (sample * size1 + line).to(tl.int64) * size2 + first
         at = rows * K + k[None, :]
@@ -122,9 +118,8 @@ def residual_linear_backward_kernel(
     if key_ptr is not None:
         state = hash_of(key_ptr, key_stride, sample, layer)
         if SHARED == 1:
-            factor = dropout_factor(
-                state, 0, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
-            )
+            r = first + rows
+            factor = dropout_factor(state, 0, r, columns[None, :], threshold, scale, DIMS, SHARED)
     for line in tl.range(tl.program_id(1), size1, tl.num_programs(1), num_stages=STAGES):
         start = (sample * size1 + line).to(tl.int64) * size2 + first
         at = rows * C + columns[None, :]

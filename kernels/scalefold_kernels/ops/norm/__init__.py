@@ -1,5 +1,3 @@
 """Layer normalisation alone."""
 
-from scalefold_kernels.ops.norm.op import layer_norm
-
-__all__ = ["layer_norm"]
+from scalefold_kernels.ops.norm.op import layer_norm as layer_norm

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import TRITON, Backends
 from scalefold_kernels.checks import check_shapes, check_types
 
-_BACKENDS = Backends("layer_norm", __package__, "triton")
+_BACKENDS = Backends("layer_norm", __package__, TRITON)
 
 EPS = 1e-5
 
@@ -31,8 +31,7 @@ def check(x: Tensor, weight: Tensor, bias: Tensor) -> None:
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Normalise the last dimension of a tensor of any strides; the result is contiguous."""
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in (x, weight, bias))
-    out: Tensor = torch.ops.scalefold.layer_norm(x, weight, bias, keep)[0]
-    return out
+    return _layer_norm(x, weight, bias, keep)[0]
 
 
 @torch.library.custom_op("scalefold::layer_norm", mutates_args=())

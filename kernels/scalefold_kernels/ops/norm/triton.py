@@ -1,8 +1,8 @@
-"""Layer normalisation.
+"""Layer normalisation on any GPU: one kernel forward, one backward; above, what other ops share.
 
-Legend: R rows (all dimensions but the last), C channels. Statistics
-and sums are float32; a CTA holds whole rows, so mean and variance are taken in two passes over
-registers and no cancellation can happen, whatever the mean.
+Legend: R rows (all dimensions but the last), C channels. Statistics and sums are float32. A CTA
+holds whole rows. So mean and variance are taken in two passes over registers, and no mean is so
+large that digits cancel.
 """
 
 import torch
@@ -165,8 +165,7 @@ def layer_norm_backward_kernel(
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor | None) -> Tensor:
     """The normalised rows; fills ``stats``, if given. Parameters are contiguous."""
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    rows, channels = rows_of(x), x.shape[-1]
+    out, rows, channels = x.new_empty(x.shape), rows_of(x), x.shape[-1]
     block_c = triton.next_power_of_2(channels)
     launch = tile("layer_norm_forward", architecture(x.device), rows.shape_class())
     block_r = max(1, launch.pop("ELEMENTS") // block_c)
@@ -192,7 +191,7 @@ def backward(
     These are the sums for weight and bias and, where it is given, of the columns of ``others``
     (R, C), rows of any stride: a pass over them of its own would cost twice as much.
     """
-    grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    grad_x = x.new_empty(x.shape)
     normed = None if bias is None else torch.empty_like(grad_x)
     rows, grad_rows, channels = rows_of(x), rows_of(grad), x.shape[-1]
     block_c = triton.next_power_of_2(channels)

@@ -1,5 +1,3 @@
 """Layer normalisation with the projections of its result."""
 
-from scalefold_kernels.ops.normed_projection.op import normed_projection
-
-__all__ = ["normed_projection"]
+from scalefold_kernels.ops.normed_projection.op import normed_projection as normed_projection

@@ -1,4 +1,4 @@
-"""What the launches of normalised projections are given."""
+"""What `op` hands to the backends of normalised projections, by name."""
 
 from __future__ import annotations
 
@@ -32,24 +32,12 @@ class Norm(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What the shapes of all results and gradients follow from.
+    """What the shapes of all results and gradients follow from."""
 
-    Attributes
-    ----------
-    channels : int
-        C.
-    outputs : int
-        P, outputs of the projections whose results are side by side.
-    first_biased : int
-        The first output with a bias, P where there is none.
-    few : int
-        S, outputs of the projection that has a result of its own; 0 without one.
-    """
-
-    channels: int
-    outputs: int
-    first_biased: int
-    few: int
+    channels: int  # C
+    outputs: int  # P, of the projections whose results are side by side
+    first_biased: int  # the first output with a bias, P where there is none
+    few: int  # S, outputs of the projection that has a result of its own; 0 without one
 
     @classmethod
     def of(cls, x: Tensor, weights: Sequence[Tensor], biased: Sequence[bool]) -> Sizes:
@@ -72,28 +60,15 @@ class Sizes(NamedTuple):
 
 
 class Projections(NamedTuple):
-    """All projections of one normalised input, contiguous.
-
-    Attributes
-    ----------
-    sizes : Sizes
-    weight : Tensor, shape (P, C)
-    few : Tensor or None, shape (S, C)
-    bias : Tensor or None
-        Biases of outputs ``first_biased`` to P.
-    first : int
-        Outputs of the first projection of those side by side.
-    first_scale, few_scale : float
-        What they and the few outputs are multiplied by before they are rounded.
-    """
+    """All projections of one normalised input, contiguous."""
 
     sizes: Sizes
-    weight: Tensor
-    few: Tensor | None
-    bias: Tensor | None
-    first: int
-    first_scale: float
-    few_scale: float
+    weight: Tensor  # (P, C)
+    few: Tensor | None  # (S, C)
+    bias: Tensor | None  # of outputs first_biased to P
+    first: int  # outputs of the first projection of those side by side
+    first_scale: float  # what they are multiplied by before they are rounded
+    few_scale: float  # what the few outputs are multiplied by before they are rounded
 
     @classmethod
     def of(
@@ -128,19 +103,19 @@ class Projections(NamedTuple):
 
     def scaled_weight(self) -> Tensor:
         """The weight, multiplied as its results are; a copy where it is."""
-        if self.first_scale == 1:
-            return self.weight
-        weight = self.weight.clone()
-        weight[: self.first] *= self.first_scale
-        return weight
+        return self._scaled(self.weight)
 
     def scaled_bias(self) -> Tensor | None:
         """The bias, as `scaled_weight` the weight."""
-        if self.bias is None or self.first_scale == 1 or self.sizes.first_biased:
+        if self.bias is None or self.sizes.first_biased:
             return self.bias
-        bias = self.bias.clone()
-        bias[: self.first] *= self.first_scale
-        return bias
+        return self._scaled(self.bias)
+
+    def _scaled(self, of_outputs: Tensor) -> Tensor:
+        if self.first_scale != 1:
+            of_outputs = of_outputs.clone()
+            of_outputs[: self.first] *= self.first_scale
+        return of_outputs
 
 
 def check_projections(
@@ -152,11 +127,10 @@ def check_projections(
             f"normed_projection with {len(weights)} weights and {len(biases)} biases; there must "
             "be as many of both, one at least"
         )
-    named: list[tuple[str, Tensor | None, tuple[int, ...]]] = []
+    call = f"normed_projection of x {tuple(x.shape)}"
     for n, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        named.append((f"weight {n}", weight, (weight.shape[0], x.shape[-1])))
-        named.append((f"bias {n}", bias, weight.shape[:1]))
-    check_shapes(f"normed_projection of x {tuple(x.shape)}", named)
+        check_shapes(call, [(f"weight {n}", weight, (len(weight), x.shape[-1]))])
+        check_shapes(call, [(f"bias {n}", bias, weight.shape[:1])])
     check_types("normed_projection", (x, *weights))
 
 
@@ -192,22 +166,12 @@ def why_not_fused(x: Tensor) -> str | None:
 
 
 class Gradients(NamedTuple):
-    """Gradients of all parameters, views of one vector.
+    """Gradients of all parameters, views of one vector."""
 
-    Attributes
-    ----------
-    vector : Tensor
-        All of the others, in this order.
-    sums : Tensor, shape (2 C + P - first_biased,)
-        Gradients of the norm's weight and bias, and of the projections' biases.
-    few : Tensor, shape (S, C)
-    weight : Tensor, shape (P, C)
-    """
-
-    vector: Tensor
-    sums: Tensor
-    few: Tensor
-    weight: Tensor
+    vector: Tensor  # all of the others, in this order
+    sums: Tensor  # of the norm's weight and bias, and of biases from the first on
+    few: Tensor  # (S, C)
+    weight: Tensor  # (P, C)
 
     @classmethod
     def of(cls, vector: Tensor, sizes: Sizes) -> Gradients:
@@ -229,8 +193,6 @@ class Gradients(NamedTuple):
 def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool]) -> Tensor:
     """Biases from the first on as one vector, zeros for projections without one."""
     skipped, remaining = list(biased).index(True), iter(biases)
-    parts = [
-        next(remaining) if has else weight.new_zeros(weight.shape[0])
-        for weight, has in zip(weights[skipped:], biased[skipped:], strict=False)
-    ]
+    pairs = zip(weights[skipped:], biased[skipped:])
+    parts = [next(remaining) if has else weight.new_zeros(len(weight)) for weight, has in pairs]
     return join(parts, 0).contiguous()

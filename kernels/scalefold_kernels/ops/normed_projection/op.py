@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import HOPPER, TRITON, Backend, Backends
 from scalefold_kernels.ops.norm.op import check, new_stats
 from scalefold_kernels.ops.normed_projection.arguments import (
     Gradients,
@@ -20,7 +20,7 @@ from scalefold_kernels.ops.normed_projection.arguments import (
 )
 from scalefold_kernels.packing import join
 
-_BACKENDS = Backends("normed_projection", __package__, "hopper", "triton", "triton_library")
+_BACKENDS = Backends("normed_projection", __package__, HOPPER, TRITON, Backend("library", "triton"))
 
 
 def normed_projection(
@@ -43,26 +43,19 @@ def normed_projection(
     afterwards. The gradient of the ``x`` that is returned is added in the kernel that makes the
     rest of x's gradient.
 
-    Raises
-    ------
-    ValueError
-        Shapes or types do not fit each other, or there are too many channels.
+    Raises ValueError where shapes or types do not fit each other, or there are too many channels.
     """
     check_projections(x, weights, biases)
     given = [bias for bias in biases if bias is not None]
     biased = [bias is not None for bias in biases]
     beside, few = apart(x, weights, biased)
+    few_scale = 1.0
     if few is not None:
-        few_scale = last_scale if beside else first_scale * last_scale
-        last_scale = 1.0
-    else:
-        few_scale = 1.0
+        few_scale, last_scale = last_scale if beside else first_scale * last_scale, 1.0
     *others, last, x = _NormedProjection.apply(
         x, norm_weight, norm_bias, biased, first_scale, few_scale, *weights, *given
     )
-    if last_scale != 1:
-        last = last * last_scale
-    return *others, last, x
+    return *others, last if last_scale == 1 else last * last_scale, x
 
 
 class _NormedProjection(torch.autograd.Function):

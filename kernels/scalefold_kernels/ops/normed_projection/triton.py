@@ -73,11 +73,9 @@ def projection_forward_kernel(
     if few_ptr is not None:
         s = tl.arange(0, BLOCK_S)
         inside_s = s < num_few
-        few_weight = tl.load(
-            few_weight_ptr + s[None, :] * C + columns[:, None],
-            mask=inside_s[None, :] & inside_c[:, None],
-            other=0.0,
-        )
+        inside = inside_s[None, :] & inside_c[:, None]
+        few_weight_places = few_weight_ptr + s[None, :] * C + columns[:, None]
+        few_weight = tl.load(few_weight_places, mask=inside, other=0.0)
     for start in range(tl.program_id(1) * BLOCK_R, num_rows, CTAS * BLOCK_R):
         rows = start + tl.arange(0, BLOCK_R)
         inside_r = rows < num_rows
@@ -97,22 +95,17 @@ def projection_forward_kernel(
                 bias = tl.load(bias_ptr + outputs - first_biased, mask=biased, other=0.0)
                 out += bias.to(tl.float32)[None, :]
             out *= tl.where(outputs < num_first, first_scale, 1.0)[None, :]
-            tl.store(
-                out_rows + outputs[None, :],
-                out.to(out_ptr.dtype.element_ty),
-                mask=inside_r[:, None] & inside_p[None, :],
-            )
+            inside_out = inside_r[:, None] & inside_p[None, :]
+            tl.store(out_rows + outputs[None, :], out.to(out_ptr.dtype.element_ty), mask=inside_out)
         if few_ptr is not None:
             if tl.program_id(0) == 0:
                 few = tl.dot(normed, few_weight, input_precision=PRECISION) * few_scale
                 # Offset of row r of a sample: its outputs begin at the sample's first row times S.
                 r = rows % sample_rows
                 at = (rows - r).to(tl.int64)[:, None] * num_few + s[None, :] * sample_rows
-                tl.store(
-                    few_ptr + at + r[:, None],
-                    few.to(few_ptr.dtype.element_ty),
-                    mask=inside_r[:, None] & inside_s[None, :],
-                )
+                inside_few = inside_r[:, None] & inside_s[None, :]
+                few_places = few_ptr + at + r[:, None]
+                tl.store(few_places, few.to(few_ptr.dtype.element_ty), mask=inside_few)
 
 
 @triton.jit
@@ -153,9 +146,8 @@ def projection_backward_kernel(
         x = load_rows(x_ptr, geometry, rows, columns, inside, ROW_DIMS).to(tl.float32)
         out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
         x_hat, rstd = standardise_again(x, stats_ptr, rows, num_rows, inside_c, C, BLOCK_C)
-        weight_sum = tl.dot(
-            tl.trans(grad), x_hat.to(grad.dtype), weight_sum, input_precision=PRECISION
-        )
+        right = x_hat.to(grad.dtype)
+        weight_sum = tl.dot(tl.trans(grad), right, weight_sum, input_precision=PRECISION)
         bias_sum += tl.sum(grad.to(tl.float32), 0)
         grad_normed = tl.dot(grad, weight, input_precision=PRECISION) * grad_scale
         if grad_normed_ptr is not None:

@@ -1,5 +1,3 @@
 """Outer product mean: the product of its operands, projected."""
 
-from scalefold_kernels.ops.outer_product.op import outer_product_mean
-
-__all__ = ["outer_product_mean"]
+from scalefold_kernels.ops.outer_product.op import outer_product_mean as outer_product_mean

@@ -1,4 +1,4 @@
-"""Arguments of the outer product mean, by name, and what all its backends share.
+"""What `op` hands to the backends of the outer product mean, by name; and what these share.
 
 Legend: B samples, S sequences, I/J residues, C hidden channels, Z channels of the pair
 representation.
@@ -16,7 +16,7 @@ from torch import Tensor
 from scalefold_kernels.checks import check_shapes, check_types
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.sums import sum_several
-from scalefold_kernels.tiles import architecture, tile
+from scalefold_kernels.tiles import tile_for
 
 EPS = 1e-3
 """Added to the number of sequences that two residues share."""
@@ -50,59 +50,33 @@ class Sizes(NamedTuple):
         found = self.num_seq, self.channels, self.pair_channels
         if all(size <= limit for size, limit in zip(found, most, strict=True)):
             return None
-        return (
-            f"takes {most[0]} sequences, {most[1]} channels and {most[2]} pair channels at most, "
-            f"found {found[0]}, {found[1]} and {found[2]}"
-        )
+        return f"takes {most} sequences, channels and pair channels at most, found {found}"
 
 
 class Chain(NamedTuple):
-    """What two products in a chain are made of, see `triton.chained_products_kernel`.
+    """What two products in a chain are made of, see `triton.chained_products_kernel`."""
 
-    Attributes
-    ----------
-    first : Tensor, shape (K, X, M)
-    second : Tensor, shape (Y, M, D)
-    third : Tensor, shape (K, D, N)
-    """
-
-    first: Tensor
-    second: Tensor
-    third: Tensor
+    first: Tensor  # (K, X, M)
+    second: Tensor  # (Y, M, D)
+    third: Tensor  # (K, D, N)
 
 
 class Operands(NamedTuple):
-    """Operands of `outer_product_mean`, in its order; backward needs no others.
+    """Operands of `outer_product_mean`, in its order; backward needs no others."""
 
-    Attributes
-    ----------
-    a : Tensor, shape (B, S, I, C)
-    b : Tensor, shape (B, S, J, C)
-    number : Tensor, shape (B, I, J)
-    weight : Tensor, shape (Z, C * C)
-    bias : Tensor, shape (Z,)
-    """
-
-    a: Tensor
-    b: Tensor
-    number: Tensor
-    weight: Tensor
-    bias: Tensor
+    a: Tensor  # (B, S, I, C)
+    b: Tensor  # (B, S, J, C)
+    number: Tensor  # (B, I, J)
+    weight: Tensor  # (Z, C * C)
+    bias: Tensor  # (Z,)
 
 
 class Factors(NamedTuple):
-    """Contiguous factors of one sample's outer product, and the weight that projects it.
+    """Contiguous factors of one sample's outer product, and the weight that projects it."""
 
-    Attributes
-    ----------
-    a : Tensor, shape (I, C, S)
-    b : Tensor, shape (J, C, S)
-    weight : Tensor, shape (Z, C * C)
-    """
-
-    a: Tensor
-    b: Tensor
-    weight: Tensor
+    a: Tensor  # (I, C, S)
+    b: Tensor  # (J, C, S)
+    weight: Tensor  # (Z, C * C)
 
     @property
     def sizes(self) -> Sizes:
@@ -111,41 +85,27 @@ class Factors(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """Other inputs of the mean, and its result.
+    """Other inputs of one sample's mean, and its result."""
 
-    Attributes
-    ----------
-    number : Tensor, shape (X, Y)
-        Number of sequences that two residues share.
-    bias : Tensor, shape (N,)
-    z, out : Tensor, shape (X, Y, N)
-    """
-
-    number: Tensor
-    bias: Tensor
-    z: Tensor
-    out: Tensor
+    number: Tensor  # of sequences that two residues share, (I, J)
+    bias: Tensor  # (Z,)
+    z: Tensor  # (I, J, Z)
+    out: Tensor  # (I, J, Z)
 
 
 class Gradients(NamedTuple):
     """Partial sums of one sample's gradients, float32, their parts along the first dimension.
 
-    Attributes
-    ----------
-    weight : Tensor, shape (parts, Z, C * C)
-    operands : list of (Tensor, Tensor)
-        Parts of the operands' gradients, and where their sums belong; empty if they are there.
+    ``operands``: parts of their gradients, and where the sums belong; empty if they are there.
     """
 
-    weight: Tensor
+    weight: Tensor  # (parts, Z, C * C)
     operands: list[tuple[Tensor, Tensor]]
 
 
 def launch_tile(kernel: str, sizes: Sizes, like: Tensor) -> dict[str, int]:
     """Tile of a kernel for a tensor's device and type."""
-    shape = dict(zip("SNCZ", sizes, strict=True))
-    dtype = str(like.dtype).removeprefix("torch.")
-    return tile(kernel, architecture(like.device), {**shape, "dtype": dtype})
+    return tile_for(kernel, like, **dict(zip("SNCZ", sizes, strict=True)))
 
 
 def num_splits(ctas: int, per_sm: int, most: int, device: torch.device) -> int:
@@ -169,14 +129,15 @@ def sum_gradients(
 ) -> None:
     """Fill the gradients of weight and bias, and each sample's operands'; in one launch."""
     sums = [  # the longest ones first, since few CTAs have them
-        (_joined(bias_parts), bias),
-        (_joined([sample.weight for sample in samples]), weight),
+        (joined(bias_parts), bias),
+        (joined([sample.weight for sample in samples]), weight),
         *(pair for sample in samples for pair in sample.operands),
     ]
     sum_several([parts.flatten(1) for parts, _ in sums], [out for _, out in sums])
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def joined(parts: list[Tensor]) -> Tensor:
+    """Parts behind each other; no copy of a single one."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

@@ -2,7 +2,7 @@
 
 With few sequences both products are one kernel and the outer product stays on the chip, also in
 backward (`hopper`, `triton`). With many it is written and, if it is not too large, kept for
-backward (`triton_materialised`).
+backward (`materialised`).
 
 Legend: B samples, S sequences, I/J residues, C hidden channels, Z channels of the pair
 representation.
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import HOPPER, TRITON, Backend, Backends
 from scalefold_kernels.ops.outer_product import arguments
 from scalefold_kernels.ops.outer_product.arguments import (
     Factors,
@@ -26,8 +26,11 @@ from scalefold_kernels.ops.outer_product.arguments import (
     sum_gradients,
 )
 from scalefold_kernels.ops.outer_product.triton import mean_gradient
+from scalefold_kernels.packing import unpack
 
-_BACKENDS = Backends("outer_product_mean", __package__, "hopper", "triton", "triton_materialised")
+_BACKENDS = Backends(
+    "outer_product_mean", __package__, HOPPER, TRITON, Backend("materialised", "triton")
+)
 
 
 def outer_product_mean(
@@ -64,14 +67,11 @@ def _outer_product_mean(operands: list[Tensor], z_BIJZ: Tensor) -> tuple[Tensor,
 def _results(operands: list[Tensor], z_BIJZ: Tensor) -> tuple[Tensor, Tensor]:
     given = Operands(*operands)
     batch, num_seq, size_i, channels = given.a.shape
-    size_j = given.b.shape[2]
-    new = given.a.new_empty
-    out = new(z_BIJZ.shape)
+    size_j, new = given.b.shape[2], given.a.new_empty
     sizes = Sizes(num_seq, size_j, channels, len(given.weight))
     elements = size_i * size_j * channels**2
-    if sizes.too_large_for_chip() is None or elements > arguments.MAX_ELEMENTS:
-        return out, new(0)
-    return out, new(batch, size_i, channels, size_j, channels)
+    kept = sizes.too_large_for_chip() is not None and elements <= arguments.MAX_ELEMENTS
+    return new(z_BIJZ.shape), new(batch, size_i, channels, size_j, channels) if kept else new(0)
 
 
 @torch.library.custom_op("scalefold::outer_product_mean_backward", mutates_args=())
@@ -104,11 +104,8 @@ def _gradients(
     grad_BIJZ: Tensor, outer: Tensor, operands: list[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     a_BSIC, b_BSJC, _, weight, bias = operands
-    return (
-        a_BSIC.new_empty(a_BSIC.numel() + b_BSJC.numel()),
-        weight.new_empty(weight.shape),
-        bias.new_empty(bias.shape),
-    )
+    both = a_BSIC.new_empty(a_BSIC.numel() + b_BSJC.numel())
+    return both, weight.new_empty(weight.shape), bias.new_empty(bias.shape)
 
 
 def _sequences_last(operand_BSNC: Tensor) -> Tensor:
@@ -118,10 +115,8 @@ def _sequences_last(operand_BSNC: Tensor) -> Tensor:
 
 def _apart(both: Tensor, given: Operands) -> tuple[Tensor, Tensor]:
     """Both operands' gradients out of one tensor, as (B, N, C, S)."""
-    a, b = both.split([given.a.numel(), given.b.numel()])
-    batch, num_seq, size_i, channels = given.a.shape
-    size_j = given.b.shape[2]
-    return (a.view(batch, size_i, channels, num_seq), b.view(batch, size_j, channels, num_seq))
+    apart = unpack(both, [operand.permute(0, 2, 3, 1) for operand in (given.a, given.b)])
+    return apart[0], apart[1]
 
 
 def _outer(outer: Tensor, sample: int) -> Tensor | None:

@@ -59,27 +59,19 @@ def chained_products_kernel(
     it lies. With ``MEAN`` (forward) bias, count and z take part; gradients are partial sums in
     float32, over ``k_per_split`` of k each.
     """
-    block_x = tl.program_id(1)
-    block_y = tl.program_id(0)
-    split = tl.program_id(2)
+    block_x, block_y, split = tl.program_id(1), tl.program_id(0), tl.program_id(2)
     x = block_x * BLOCK_X + tl.arange(0, BLOCK_X)
-    m = tl.arange(0, BLOCK_M)
-    n = tl.arange(0, BLOCK_N)
-    d = tl.arange(0, BLOCK_D)
+    m, n, d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
     columns = tl.arange(0, BLOCK_Y * BLOCK_D)
     column_y = block_y * BLOCK_Y + columns // BLOCK_D
     column_d = columns % BLOCK_D
     second_columns = column_y.to(tl.int64) * second_stride_y + column_d * second_stride_d
-    second = tl.load(
-        second_ptr + m.to(tl.int64)[:, None] * second_stride_m + second_columns[None, :],
-        mask=(m < size_m)[:, None] & ((column_y < size_y) & (column_d < size_d))[None, :],
-        other=0.0,
-    )
-    x_long = x.to(tl.int64)
-    first_ptrs = first_ptr + x_long[:, None] * first_stride_x + m[None, :] * first_stride_m
-    third_ptrs = third_ptr + (
-        d.to(tl.int64)[:, None] * third_stride_d + n.to(tl.int64)[None, :] * third_stride_n
-    )
+    inside = (m < size_m)[:, None] & ((column_y < size_y) & (column_d < size_d))[None, :]
+    second_rows = second_ptr + m.to(tl.int64)[:, None] * second_stride_m
+    second = tl.load(second_rows + second_columns[None, :], mask=inside, other=0.0)
+    first_ptrs = first_ptr + x.to(tl.int64)[:, None] * first_stride_x + m[None, :] * first_stride_m
+    third_rows = d.to(tl.int64)[:, None] * third_stride_d
+    third_ptrs = third_ptr + (third_rows + n.to(tl.int64)[None, :] * third_stride_n)
     first_mask = (x < size_x)[:, None] & (m < size_m)[None, :]
     third_mask = (d < size_d)[:, None] & (n < size_n)[None, :]
     rows = tl.arange(0, BLOCK_Y * BLOCK_X)
@@ -93,9 +85,8 @@ def chained_products_kernel(
         count_rows = count_ptr + row_x * count_stride_x + row_y * count_stride_y
         count = tl.load(count_rows, mask=row_inside, other=1.0).to(tl.float32) + EPS
         z_rows = z_ptr + row_x * z_stride_x + row_y * z_stride_y
-        z = tl.load(
-            z_rows[:, None] + index(n, INT64)[None, :] * z_stride_n, mask=out_mask, other=0.0
-        )
+        z_ptrs = z_rows[:, None] + index(n, INT64)[None, :] * z_stride_n
+        z = tl.load(z_ptrs, mask=out_mask, other=0.0)
         bias = tl.load(bias_ptr + n, mask=n < size_n, other=0.0).to(tl.float32)
         out = z.to(tl.float32) * count[:, None] + bias[None, :]
     start = split * k_per_split
@@ -126,21 +117,14 @@ def weight_gradient_kernel(
     A CTA holds a for a block of i and c, and walks along j; the block of ``outer`` goes through
     shared memory into the second product.
     """
-    block_c = tl.program_id(0)
-    block_i = tl.program_id(1)
-    split = tl.program_id(2)
-    s = tl.arange(0, BLOCK_S).to(tl.int64)
-    d = tl.arange(0, BLOCK_D)
-    z = tl.arange(0, BLOCK_Z)
+    block_c, block_i, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    s, d, z = tl.arange(0, BLOCK_S).to(tl.int64), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_Z)
     rows = tl.arange(0, BLOCK_C * BLOCK_I)
     row_c = block_c * BLOCK_C + rows // BLOCK_I
     row_i = block_i * BLOCK_I + rows % BLOCK_I
     a_rows = row_i.to(tl.int64) * a_stride_i + row_c * a_stride_c
-    a = tl.load(
-        a_ptr + a_rows[:, None] + s[None, :] * a_stride_s,
-        mask=((row_i < size_i) & (row_c < size_c))[:, None] & (s < size_s)[None, :],
-        other=0.0,
-    )
+    inside = ((row_i < size_i) & (row_c < size_c))[:, None] & (s < size_s)[None, :]
+    a = tl.load(a_ptr + a_rows[:, None] + s[None, :] * a_stride_s, mask=inside, other=0.0)
     i = block_i * BLOCK_I + tl.arange(0, BLOCK_I)
     b_ptrs = b_ptr + s[:, None] * b_stride_s + d[None, :] * b_stride_d
     b_mask = (s < size_s)[:, None] & (d < size_c)[None, :]
@@ -177,11 +161,8 @@ def mean_gradient_kernel(
     j = (tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)).to(tl.int64)
     inside = (j < size_j)[:, None] & (z < size_z)[None, :]
     count = tl.load(count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0)
-    grad = tl.load(
-        grad_ptr + i * grad_stride_i + j[:, None] * grad_stride_j + z[None, :] * grad_stride_z,
-        mask=inside,
-        other=0.0,
-    )
+    grad_rows = grad_ptr + i * grad_stride_i + j[:, None] * grad_stride_j
+    grad = tl.load(grad_rows + z[None, :] * grad_stride_z, mask=inside, other=0.0)
     grad = grad.to(tl.float32) / (count.to(tl.float32) + EPS)[:, None]
     tl.store(out_ptr + (i * size_j + j)[:, None] * size_z + z[None, :], grad, mask=inside)
     part = i * tl.num_programs(0) + tl.program_id(0)
@@ -194,8 +175,8 @@ def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
     block_z = block(size_z)
     block_j = max(1, 4096 // block_z)
     blocks_j = triton.cdiv(size_j, block_j)
-    out = torch.empty(grad_IJZ.shape, dtype=grad_IJZ.dtype, device=grad_IJZ.device)
-    parts = torch.empty(size_i * blocks_j, size_z, dtype=torch.float32, device=grad_IJZ.device)
+    out = grad_IJZ.new_empty(grad_IJZ.shape)
+    parts = grad_IJZ.new_empty(size_i * blocks_j, size_z, dtype=torch.float32)
     mean_gradient_kernel[(blocks_j, size_i)](
         grad_IJZ, count_IJ, out, parts, size_j, size_z, *grad_IJZ.stride(), *count_IJ.stride(),
         EPS=EPS, INT64=needs_int64(grad_IJZ), BLOCK_J=block_j, BLOCK_Z=block_z, num_warps=2,
@@ -230,7 +211,7 @@ def _weight_gradient(grad_IJZ: Tensor, factors: Factors) -> Tensor:
     blocks_c, blocks_i = triton.cdiv(channels, block_c), triton.cdiv(size_i, tile["BLOCK_I"])
     splits = num_splits(blocks_c * blocks_i, per_sm, size_j, grad_IJZ.device)
     shape = splits * blocks_i, size_z, channels**2
-    parts = torch.empty(shape, dtype=torch.float32, device=grad_IJZ.device)
+    parts = grad_IJZ.new_empty(shape, dtype=torch.float32)
     weight_gradient_kernel[(blocks_c, blocks_i, splits)](
         a_ICS, b_JCS, grad_IJZ, parts, num_seq, size_i, size_j, channels, size_z, *a_ICS.stride(),
         *b_JCS.stride(), triton.cdiv(size_j, splits),
@@ -243,16 +224,15 @@ def _weight_gradient(grad_IJZ: Tensor, factors: Factors) -> Tensor:
 def _operand_gradient(chain: Chain, sizes: Sizes) -> Tensor:
     # So that the weight is read by whole rows in both.
     chain = chain._replace(second=chain.second.contiguous())
-    first_KXM, second_YMD, third_KDN = chain
-    tile = launch_tile("outer_product_backward", sizes, first_KXM)
+    tile = launch_tile("outer_product_backward", sizes, chain.first)
     per_sm = tile.pop("RESIDENT")
-    num_k, size_x, _ = first_KXM.shape
-    size_y, _, size_d = second_YMD.shape
+    num_k, size_x, _ = chain.first.shape
+    size_y, _, size_d = chain.second.shape
     blocks_y = triton.cdiv(size_y, max(1, tile["COLUMNS"] // block(size_d)))
     ctas = triton.cdiv(size_x, tile["BLOCK_X"]) * blocks_y
-    splits = num_splits(ctas, per_sm, num_k, first_KXM.device)
-    shape = splits, size_x, size_y, third_KDN.shape[2]
-    parts = torch.empty(shape, dtype=torch.float32, device=first_KXM.device)
+    splits = num_splits(ctas, per_sm, num_k, chain.first.device)
+    shape = splits, size_x, size_y, chain.third.shape[2]
+    parts = chain.first.new_empty(shape, dtype=torch.float32)
     _chained_products(chain, parts, tile)
     return parts
 

@@ -1,5 +1,5 @@
 """The operands of the outer product mean, from the MSA representation."""
 
-from scalefold_kernels.ops.outer_product_operands.op import outer_product_operands
-
-__all__ = ["outer_product_operands"]
+from scalefold_kernels.ops.outer_product_operands.op import (
+    outer_product_operands as outer_product_operands,
+)

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import TRITON, Backends
 from scalefold_kernels.checks import check_shapes
 from scalefold_kernels.ops.norm.op import check
 from scalefold_kernels.ops.normed_projection import normed_projection
 from scalefold_kernels.ops.outer_product_operands import triton
 from scalefold_kernels.packing import join, unpack
 
-_BACKENDS = Backends("outer_product_operands", __package__, "triton")
+_BACKENDS = Backends("outer_product_operands", __package__, TRITON)
 
 
 def outer_product_operands(

@@ -1,5 +1,8 @@
 """Operands of the outer product mean: layer normalisation, two projections, mask.
 
+Forward is one kernel. Backward is two: m's gradient with sums over its rows, then all parameters'
+gradients from the sums.
+
 Legend: S sequences, N residues, M channels of the MSA representation, C hidden channels. Results
 are (N, C, S): the product over sequences reads them fastest with the sequences last.
 """
@@ -18,7 +21,7 @@ from scalefold_kernels.checks import check_batch
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.sums import sum_rows
-from scalefold_kernels.tiles import architecture, tile
+from scalefold_kernels.tiles import tile_for
 
 MAX_CHANNELS = 256
 MAX_HIDDEN_CHANNELS = 32
@@ -68,9 +71,8 @@ def forward_kernel(
     column = tl.arange(0, BLOCK_M)
     inside_s, inside_m = s < size_s, column < M
     at = m_ptr + sample * strides[0] + n * strides[2] + s[:, None] * strides[1]
-    x = tl.load(
-        at + column[None, :] * strides[3], mask=inside_s[:, None] & inside_m[None, :], other=0.0
-    )
+    inside = inside_s[:, None] & inside_m[None, :]
+    x = tl.load(at + column[None, :] * strides[3], mask=inside, other=0.0)
     x_hat, _, _ = standardise(x.to(tl.float32), inside_m, M, EPS, BLOCK_M)
     scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
     shift = tl.load(norm_bias_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
@@ -119,11 +121,8 @@ def load_block(
     at = m_ptr + sample * strides[0] + n * strides[2] + s[:, None] * strides[1]
     x = tl.load(at + column[None, :] * strides[3], mask=inside, other=0.0)
     grad_at = ((which * num_samples + sample) * size_n + n) * size_c + c
-    grad = tl.load(
-        grad_ptr + grad_at[:, None] * size_s + s[None, :],
-        mask=(c < size_c)[:, None] & inside_s[None, :],
-        other=0.0,
-    )
+    inside_g = (c < size_c)[:, None] & inside_s[None, :]
+    grad = tl.load(grad_ptr + grad_at[:, None] * size_s + s[None, :], mask=inside_g, other=0.0)
     mask_at = mask_ptr + sample * mask_strides[0] + s * mask_strides[1] + n * mask_strides[2]
     mask = tl.load(mask_at, mask=inside_s, other=0.0).to(x.dtype)
     through = x
@@ -215,11 +214,19 @@ def parameters_kernel(
     scale_a, shift_a = write_operand_parameters(
         sums_ptr, weight_a_ptr, out_ptr + 2 * M, scale, shift, at, inside, size_c, M, BLOCK_C
     )
-    half = size_c * (M + 1)
+    b = size_c * (M + 1)
     scale_b, shift_b = write_operand_parameters(
-        sums_ptr + half, weight_b_ptr, out_ptr + 2 * M + half, scale, shift, at, inside, size_c, M,
+        sums_ptr + b,
+        weight_b_ptr,
+        out_ptr + 2 * M + b,
+        scale,
+        shift,
+        at,
+        inside,
+        size_c,
+        M,
         BLOCK_C,
-    )  # fmt: skip
+    )
     tl.store(out_ptr + column, scale_a + scale_b, mask=inside_m)
     tl.store(out_ptr + M + column, shift_a + shift_b, mask=inside_m)
 
@@ -268,17 +275,16 @@ def backward(
     launch, sizes = _tile("backward", m_BSNM, weight_a)
     num_blocks = batch * num_res * triton.cdiv(num_seq, sizes["BLOCK_S"])
     ctas = min(launch.pop("CTAS"), num_blocks)
-    num_sums = 2 * hidden * (channels + 1)
-    partial = torch.empty(ctas, num_sums, dtype=torch.float32, device=m_BSNM.device)
+    partial = m_BSNM.new_empty(ctas, 2 * hidden * (channels + 1), dtype=torch.float32)
     backward_kernel[(ctas,)](
         grad_2BNCS, m_BSNM, mask_BSN, norm_weight, weight_a, weight_b, through, grad_m, partial,
         (batch, num_seq, num_res, hidden), m_BSNM.stride(), mask_BSN.stride(),
         EPS=EPS, CTAS=ctas, **sizes, **launch,
     )  # fmt: skip
     columns = 16
+    sums = sum_rows(partial, torch.float32)
     parameters_kernel[(triton.cdiv(channels, columns),)](
-        sum_rows(partial, torch.float32), norm_weight, norm_bias, weight_a, weight_b, gradients,
-        hidden,
+        sums, norm_weight, norm_bias, weight_a, weight_b, gradients, hidden,
         M=channels, BLOCK_C=dot.block(hidden), BLOCK_M=columns,
     )  # fmt: skip
 
@@ -286,9 +292,7 @@ def backward(
 def _tile(direction: str, m: Tensor, weight: Tensor) -> tuple[dict[str, int], dict[str, int | str]]:
     """How a kernel is launched, and its sizes."""
     hidden, channels = weight.shape
-    dtype = str(m.dtype).removeprefix("torch.")
-    shape: dict[str, int | str] = {"C": hidden, "M": channels, "dtype": dtype}
-    launch = tile(f"outer_product_operands_{direction}", architecture(m.device), shape)
+    launch = tile_for(f"outer_product_operands_{direction}", m, C=hidden, M=channels)
     block_m = dot.block(channels)
     return launch, {
         "M": channels,

@@ -1,5 +1,3 @@
 """Attention of one query at each position to a few keys at the same position."""
 
-from scalefold_kernels.ops.pointwise_attention.op import pointwise_attention
-
-__all__ = ["pointwise_attention"]
+from scalefold_kernels.ops.pointwise_attention.op import pointwise_attention as pointwise_attention

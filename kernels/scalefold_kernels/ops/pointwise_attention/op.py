@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import TRITON, Backends
 from scalefold_kernels.checks import check_batch, check_shapes, check_types
 
-_BACKENDS = Backends("pointwise_attention", __package__, "triton")
+_BACKENDS = Backends("pointwise_attention", __package__, TRITON)
 
 
 @torch.library.custom_op("scalefold::pointwise_attention", mutates_args=())
@@ -33,10 +33,7 @@ def pointwise_attention(
     -------
     Tensor, shape (B, P, H, C)
 
-    Raises
-    ------
-    ValueError
-        Shapes or types do not fit each other, or there are more samples than launches hold.
+    Raises ValueError where shapes or types do not fit each other, or samples are too many.
     """
     _check(q_BPHC, k_BTPHC, v_BTPHC, mask_BT)
     out = torch.empty(q_BPHC.shape, dtype=q_BPHC.dtype, device=q_BPHC.device)

@@ -1,10 +1,12 @@
-"""Pointwise attention on any GPU.
+"""Pointwise attention on any GPU: one kernel forward, one backward.
 
 Keys are few (templates), so nothing is a matrix product: a CTA walks over them with all heads of
 its positions in registers. Legend: T keys, P positions, H heads, C channels of a head.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -121,26 +123,16 @@ def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, out: Tensor) -> None:
     pointwise_attention_forward_kernel[grid](q, k, v, mask, out, *arguments, **constants)
 
 
-def backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor,
-    grad_q: Tensor,
-    grad_k: Tensor,
-    grad_v: Tensor,
-) -> None:
-    """Fill the gradients of q, k and v; all tensors are contiguous."""
+def backward(grad: Tensor, q: Tensor, k: Tensor, *others: Tensor) -> None:
+    """Fill the gradients of q, k and v, the last of ``others`` after v and the mask.
+
+    All tensors are contiguous.
+    """
     grid, arguments, constants = _launch("pointwise_attention_backward", q, k)
-    pointwise_attention_backward_kernel[grid](
-        grad, q, k, v, mask, grad_q, grad_k, grad_v, *arguments, **constants
-    )
+    pointwise_attention_backward_kernel[grid](grad, q, k, *others, *arguments, **constants)
 
 
-def _launch(
-    name: str, q: Tensor, k: Tensor
-) -> tuple[tuple[int, int], tuple[int, int, float], dict[str, int]]:
+def _launch(name: str, q: Tensor, k: Tensor) -> tuple[Any, Any, dict[str, int]]:
     """Grid, arguments after the pointers, and constants."""
     batch, positions, heads, channels = q.shape
     block_h, block_c = triton.next_power_of_2(heads), triton.next_power_of_2(channels)

@@ -1,5 +1,3 @@
 """Transition: LayerNorm, linear, ReLU, linear."""
 
-from scalefold_kernels.ops.transition.op import transition
-
-__all__ = ["transition"]
+from scalefold_kernels.ops.transition.op import transition as transition

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import HOPPER, TRITON, Backends
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.rows import channels_together
+from scalefold_kernels.tiles import dtype_name
 
-_BACKENDS = Backends("transition", __package__, "hopper", "triton")
+_BACKENDS = Backends("transition", __package__, HOPPER, TRITON)
 
 MAX_CHANNELS = 256
 """A CTA of the forward kernel holds whole rows, and their result in float32."""
@@ -25,23 +26,21 @@ _BLOCK = 256
 
 
 class Parameters(NamedTuple):
-    """Contiguous, of shapes (C,), (C,), (H, C), (H,), (C, H), (C,): H hidden channels."""
+    """Contiguous; C channels, H hidden ones."""
 
-    norm_weight: Tensor
-    norm_bias: Tensor
-    up_weight: Tensor
-    up_bias: Tensor
-    down_weight: Tensor
-    down_bias: Tensor
+    norm_weight: Tensor  # (C,)
+    norm_bias: Tensor  # (C,)
+    up_weight: Tensor  # (H, C)
+    up_bias: Tensor  # (H,)
+    down_weight: Tensor  # (C, H)
+    down_bias: Tensor  # (C,)
 
 
 class Kept(NamedTuple):
     """What forward saves for backward."""
 
-    normed: Tensor
-    """Rows normalised, with the norm's weight and bias, (R, C)."""
-    stats: Tensor
-    """Mean and 1 / standard deviation of the rows, (2, R), float32."""
+    normed: Tensor  # rows normalised, with the norm's weight and bias, (R, C)
+    stats: Tensor  # mean and 1 / standard deviation of the rows, (2, R), float32
 
 
 def transition(
@@ -73,11 +72,10 @@ def _transition(x: Tensor, parameters: list[Tensor], keep: bool) -> tuple[Tensor
 
 @_transition.register_fake
 def _results(x: Tensor, parameters: list[Tensor], keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     channels = x.shape[-1]
     num_rows = x.numel() // channels if keep else 0
-    stats = torch.empty(2, num_rows, dtype=torch.float32, device=x.device)
-    return out, x.new_empty(num_rows, channels), stats
+    stats = x.new_empty(2, num_rows, dtype=torch.float32)
+    return x.new_empty(x.shape), x.new_empty(num_rows, channels), stats
 
 
 @torch.library.custom_op("scalefold::transition_backward", mutates_args=())
@@ -96,11 +94,8 @@ def _(
     grad: Tensor, x: Tensor, normed: Tensor, stats: Tensor, parameters: list[Tensor]
 ) -> list[Tensor]:
     norm_weight, _, *others = parameters
-    return [
-        x.new_empty(x.shape),
-        norm_weight.new_empty(2, *norm_weight.shape),
-        *(parameter.new_empty(parameter.shape) for parameter in others),
-    ]
+    norm = norm_weight.new_empty(2, *norm_weight.shape)
+    return [x.new_empty(x.shape), norm, *(other.new_empty(other.shape) for other in others)]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -121,10 +116,7 @@ _transition.register_autograd(_backward, setup_context=_save)
 def checked(x: Tensor, *parameters: Tensor) -> Parameters:
     """Parameters for ``x`` (..., C).
 
-    Raises
-    ------
-    ValueError
-        A shape or a type is wrong, or there are too many channels.
+    Raises ValueError where a shape or a type is wrong, or there are too many channels.
     """
     channels, num_hidden = x.shape[-1], parameters[2].shape[0]
     row = (channels,)
@@ -150,5 +142,4 @@ def matrix(x: Tensor) -> Tensor:
 def shape_class(x_RC: Tensor, num_hidden: int) -> dict[str, int | str]:
     """What the tables of tiles speak of."""
     num_rows, channels = x_RC.shape
-    dtype = str(x_RC.dtype).removeprefix("torch.")
-    return {"rows": num_rows, "C": channels, "H": num_hidden, "dtype": dtype}
+    return {"rows": num_rows, "C": channels, "H": num_hidden, "dtype": dtype_name(x_RC)}

@@ -149,12 +149,10 @@ def backward(grad_RC: Tensor, x_RC: Tensor, kept: Kept, parameters: Parameters) 
     at_once = min(MAX_ROWS, max(1, MAX_HIDDEN_ELEMENTS // num_hidden))
     for start in range(0, max(num_rows, 1), at_once):
         chunk = slice(start, start + at_once)
-        hidden, grad_hidden, grad_up_bias, grad_down_bias = _hidden(
-            normed[chunk], grad_RC[chunk], up, up_bias, down
-        )
+        rows, grad = normed[chunk], grad_RC[chunk]
+        hidden, grad_hidden, grad_up_bias, grad_down_bias = _hidden(rows, grad, up, up_bias, down)
         torch.mm(grad_hidden, up, out=grad_normed[chunk])
-        grad_up = torch.mm(grad_hidden.t(), normed[chunk])
-        grad_down = torch.mm(grad_RC[chunk].t(), hidden)
+        grad_up, grad_down = torch.mm(grad_hidden.t(), rows), torch.mm(grad.t(), hidden)
         sums.append((grad_up, grad_up_bias, grad_down, grad_down_bias))
     grad_x, grad_norm = torch.ops.scalefold.layer_norm_backward(
         grad_normed, x_RC, norm_weight, stats, grad_RC
@@ -174,8 +172,8 @@ def _hidden(
     hidden = normed.new_empty(num_rows, num_hidden)
     grad_hidden = torch.empty_like(hidden)
     blocks = triton.cdiv(num_rows, sizes["BLOCK_R"])
-    up_bias_sums = torch.empty(blocks, num_hidden, dtype=torch.float32, device=normed.device)
-    down_bias_sums = torch.empty(blocks, channels, dtype=torch.float32, device=normed.device)
+    up_bias_sums = normed.new_empty(blocks, num_hidden, dtype=torch.float32)
+    down_bias_sums = normed.new_empty(blocks, channels, dtype=torch.float32)
     transition_hidden_kernel[(triton.cdiv(num_hidden, sizes["BLOCK_H"]), blocks)](
         normed, up, up_bias, grad, down, hidden, grad_hidden, up_bias_sums, down_bias_sums,
         num_rows, grad.stride(0),

@@ -1,4 +1,4 @@
-"""Arguments of triangle multiplication, by name, as all backends take them.
+"""What `op` hands to the backends of triangle multiplication, by name.
 
 Legend: B samples; I, J, K residues; P = B I J positions; Z pair channels; C hidden channels. All
 tensors are contiguous, operands of `Product` aside.
@@ -39,9 +39,9 @@ class Sizes:
 
     def tile(self, name: str, **limits: int) -> Tile:
         """Tile of a kernel; no block of it larger than its entry in ``limits`` needs."""
-        shape: dict[str, int | str] = {"P": self.positions, "Z": self.pair, "C": self.hidden}
-        shape["dtype"] = str(self.dtype).removeprefix("torch.")
-        found = tile(f"triangle_{name}", self.arch, shape)
+        shape = {"P": self.positions, "Z": self.pair, "C": self.hidden}
+        dtype = str(self.dtype).removeprefix("torch.")
+        found = tile(f"triangle_{name}", self.arch, {**shape, "dtype": dtype})
         return found | {name: min(found[name], block(size)) for name, size in limits.items()}
 
     def constants(self) -> dict[str, int | str]:
@@ -83,8 +83,8 @@ class Projected(NamedTuple):
     @classmethod
     def empty(cls, z: Tensor, hidden: int) -> Projected:
         """New memory."""
-        a = z.new_empty(hidden, *z.shape[:-1])
-        return cls(a, torch.empty_like(a), torch.empty_like(z), *new_statistics(z[..., 0]))
+        a, b = (z.new_empty(hidden, *z.shape[:-1]) for _ in range(2))
+        return cls(a, b, z.new_empty(z.shape), *new_statistics(z[..., 0]))
 
 
 class ProjectionGradients(NamedTuple):
@@ -126,19 +126,11 @@ class OutputArguments(NamedTuple):
 
 
 class OutputKept(NamedTuple):
-    """What the output's backward needs of its forward besides the arguments.
+    """What the output's backward needs of its forward besides the arguments."""
 
-    Attributes
-    ----------
-    mean, reciprocal : Tensor, shape (B, I, J)
-        Statistics of the product's positions.
-    keep : Tensor
-        The dropout mask, of no element for a backend that draws it again.
-    """
-
-    mean: Tensor
-    reciprocal: Tensor
-    keep: Tensor
+    mean: Tensor  # of the product's positions, (B, I, J)
+    reciprocal: Tensor  # deviation of the same
+    keep: Tensor  # the dropout mask, of no element for a backend that draws it again
 
 
 class Product(NamedTuple):
@@ -151,19 +143,15 @@ class Product(NamedTuple):
     def of(cls, x: Tensor, y: Tensor) -> Product:
         """Copies what is neither.
 
-        Raises
-        ------
-        ValueError
-            They have not the same C, B and inner dimension.
+        Raises ValueError where they have not the same C, B and inner dimension.
         """
         if x.shape[:2] != y.shape[:2] or x.shape[3] != y.shape[2]:
             raise ValueError(
                 f"triangle multiplication: no products of matrices {tuple(x.shape)} and "
                 f"{tuple(y.shape)}; channels, samples and inner dimension must be the same"
             )
-        return cls(
-            *(t if t.is_contiguous() or t.mT.is_contiguous() else t.contiguous() for t in (x, y))
-        )
+        x, y = (t if t.mT.is_contiguous() else t.contiguous() for t in (x, y))
+        return cls(x, y)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -180,12 +168,11 @@ def new_statistics(like: Tensor) -> tuple[Tensor, Tensor]:
 def check_projection(z: Tensor, mask: Tensor, parameters: Sequence[Tensor]) -> None:
     """Raise ValueError where the projection's arguments do not fit each other, or the kernels."""
     check_rows(z)
-    weights = ProjectionWeights(*parameters)
-    pair, hidden = z.shape[-1], weights.a.shape[0]
+    pair, hidden = z.shape[-1], parameters[2].shape[0]
     matrices = [(hidden, pair), (hidden,)] * 4 + [(pair, pair), (pair,)]
     shapes = (pair,), (pair,), *matrices
     check_types("triangle multiplication", (z, *parameters))
-    named = zip(ProjectionWeights._fields, weights, shapes, strict=True)
+    named = zip(ProjectionWeights._fields, parameters, shapes, strict=True)
     check_shapes(_of(z), [("mask", mask, z.shape[:-1]), *named])
 
 
@@ -195,12 +182,9 @@ def check_output(z: Tensor, product: Tensor, gate: Tensor, parameters: Sequence[
     pair, hidden = z.shape[-1], product.shape[0]
     shapes = (hidden,), (hidden,), (pair, hidden), (pair,)
     check_types("triangle multiplication", (product, *parameters))
-    named = zip(OutputWeights._fields, OutputWeights(*parameters), shapes, strict=True)
-    operands = (
-        ("product (channels first)", product, (hidden, *z.shape[:-1])),
-        ("gate", gate, z.shape),
-    )
-    check_shapes(_of(z), [*operands, *named])
+    named = zip(OutputWeights._fields, parameters, shapes, strict=True)
+    channels_first = ("product (channels first)", product, (hidden, *z.shape[:-1]))
+    check_shapes(_of(z), [channels_first, ("gate", gate, z.shape), *named])
 
 
 def _of(z: Tensor) -> str:

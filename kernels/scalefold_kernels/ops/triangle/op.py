@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.backends import Backends
+from scalefold_kernels.backends import HOPPER, TORCH, TRITON, Backend, Backends
 from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
     OutputKept,
     OutputWeights,
     Product,
+    Projected,
     ProjectionGradients,
     ProjectionKept,
     ProjectionWeights,
@@ -25,13 +26,16 @@ from scalefold_kernels.ops.triangle.arguments import (
     check_output,
     check_projection,
     empty_mask,
+    new_statistics,
 )
 from scalefold_kernels.packing import unpack
 
-_BACKENDS = Backends("triangle_multiplication", __package__, "hopper", "triton")
+_BACKENDS = Backends("triangle_multiplication", __package__, HOPPER, TRITON)
 """Backends of the projection and the output."""
 
-_PRODUCT_BACKENDS = Backends("triangle_product", __package__, "hopper.product", "torch")
+_PRODUCT_BACKENDS = Backends(
+    "triangle_product", __package__, Backend("hopper.product", "hopper"), TORCH
+)
 
 
 def triangle_projection(
@@ -39,20 +43,10 @@ def triangle_projection(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Masked operands, and the output gate before its sigmoid (Suppl. Alg. 11, 12, lines 1-3).
 
-    Parameters
-    ----------
-    z_BIJZ : Tensor, shape (B, I, J, Z)
-    mask_BIJ : Tensor, shape (B, I, J)
-        Takes no gradient.
-    parameters
-        Weight and bias of the normalisation and of the five projections: a, its gate, b, its gate,
-        and the output gate; shapes (Z,), (C, Z) and (C,), (Z, Z) and (Z,).
-
-    Returns
-    -------
-    a, b : Tensor, shape (B, I, J, C)
-    gate, z : Tensor, shape (B, I, J, Z)
-        z as it came; the gradient of this one is added in the kernel that makes z's.
+    ``parameters``: weight and bias of the normalisation and of five projections: a, its gate, b,
+    its gate, and the output gate; shapes (Z,), (C, Z) and (C,), (Z, Z) and (Z,). The mask takes no
+    gradient. Returns a and b (B, I, J, C), gate and z (B, I, J, Z). z is as it came; the gradient
+    of this one is added in the kernel that makes z's.
     """
     a, b, gate, z = _Projection.apply(z_BIJZ, mask_BIJ, *parameters)
     return a.permute(1, 2, 3, 0), b.permute(1, 2, 3, 0), gate, z
@@ -82,21 +76,8 @@ def triangle_output(
 ) -> Tensor:
     """Normalise the product, project it, open the gate (Alg. 11, 12, line 4, end); add to z.
 
-    Parameters
-    ----------
-    z_BIJZ : Tensor, shape (B, I, J, Z)
-    product_BIJC : Tensor, shape (B, I, J, C)
-    gate_BIJZ : Tensor, shape (B, I, J, Z)
-        Before its sigmoid.
-    norm_weight, norm_bias : Tensor, shape (C,)
-    weight : Tensor, shape (Z, C)
-    bias : Tensor, shape (Z,)
-    dropout : tuple or None
-        Key (B,), layer, rate, and the dimension, counted from the end, that shares one mask.
-
-    Returns
-    -------
-    Tensor, shape (B, I, J, Z)
+    The gate is before its sigmoid, the weight (Z, C). ``dropout``: key (B,), layer, rate, and the
+    dimension, counted from the end, that shares one mask.
     """
     parameters = [norm_weight, norm_bias, weight, bias]
     product_CBIJ = product_BIJC.permute(3, 0, 1, 2)
@@ -119,12 +100,8 @@ def _projection(
 
 
 @_projection.register_fake
-def _(
-    z: Tensor, mask: Tensor, parameters: list[Tensor]
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    a = z.new_empty(parameters[2].shape[0], *mask.shape)
-    mean = z.new_empty(mask.shape, dtype=torch.float32)
-    return a, torch.empty_like(a), z.new_empty(z.shape), mean, torch.empty_like(mean)
+def _(z: Tensor, _mask: Tensor, parameters: list[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(Projected.empty(z, parameters[2].shape[0]))
 
 
 @torch.library.custom_op("scalefold::triangle_projection_backward", mutates_args=())
@@ -150,11 +127,8 @@ def _projection_backward(
 
 
 @_projection_backward.register_fake
-def _(
-    gradients: list[Tensor], d_through: Tensor | None, z: Tensor, *others: Any
-) -> tuple[Tensor, Tensor]:
-    *_, parameters = others
-    return z.new_empty(z.shape), z.new_empty(sum(p.numel() for p in parameters))
+def _(_gradients: Any, _through: Any, z: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    return z.new_empty(z.shape), z.new_empty(sum(p.numel() for p in others[-1]))
 
 
 class _Projection(torch.autograd.Function):
@@ -214,8 +188,7 @@ def _products(*pairs: tuple[Tensor, Tensor]) -> list[Tensor]:
     """Products (C, B, rows, columns), contiguous, of one or two pairs of the same C and B."""
     todo = [Product.of(*pair) for pair in pairs]
     backend = _PRODUCT_BACKENDS.choose("products", todo[0].x.device, todo)
-    results: list[Tensor] = backend.products(todo)
-    return results
+    return backend.products(todo)
 
 
 def _save_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -250,21 +223,20 @@ def _output(
     given = OutputArguments(product, gate, OutputWeights(*parameters), dropout)
     sizes = Sizes.of(z, z.shape[-1], len(product))
     backend = _BACKENDS.choose("output_forward", z.device, sizes)
-    out, mean, reciprocal, keep = backend.output_forward(sizes, given, z)
-    return out, mean, reciprocal, keep
+    out, *kept = backend.output_forward(sizes, given, z)
+    return out, *kept
 
 
 @_output.register_fake
 def _(z: Tensor, product: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     _, _, key, _, _, shared_dim = others
-    mean = product.new_empty(product.shape[1:], dtype=torch.float32)
     keep = z.new_empty(0)
     if key is not None and z.device.type == "cuda":
         sizes = Sizes.of(z, z.shape[-1], len(product))
         keep = _BACKENDS.choose("output_forward", z.device, sizes).empty_mask(z, shared_dim)
     elif key is not None:  # memory is counted on tensors of the CPU, where no kernel need run
         keep = empty_mask(z, shared_dim)
-    return z.new_empty(z.shape), mean, torch.empty_like(mean), keep
+    return z.new_empty(z.shape), *new_statistics(product[0]), keep
 
 
 @torch.library.custom_op("scalefold::triangle_output_backward", mutates_args=())
@@ -289,15 +261,8 @@ def _output_backward(
 
 
 @_output_backward.register_fake
-def _(
-    gradient: Tensor,
-    product: Tensor,
-    gate: Tensor,
-    kept: list[Tensor],
-    parameters: list[Tensor],
-    *dropout: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    flat = gate.new_empty(sum(p.numel() for p in parameters))
+def _(_: Any, product: Tensor, gate: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    flat = gate.new_empty(sum(p.numel() for p in others[1]))
     return product.new_empty(product.shape), gate.new_empty(gate.shape), flat
 
 

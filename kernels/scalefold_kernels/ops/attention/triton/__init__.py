@@ -1,6 +1,4 @@
 """Attention on any GPU, of any type, head size and length."""
 
-from scalefold_kernels.ops.attention.triton.backward import backward
-from scalefold_kernels.ops.attention.triton.forward import forward
-
-__all__ = ["backward", "forward"]
+from scalefold_kernels.ops.attention.triton.backward import backward as backward
+from scalefold_kernels.ops.attention.triton.forward import forward as forward

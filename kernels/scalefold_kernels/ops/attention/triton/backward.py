@@ -1,8 +1,12 @@
-"""Backward of attention on any GPU; legend as in `forward`."""
+"""Backward of attention on any GPU, in three kernels, four with a bias; legend as in `forward`.
+
+First the gate's gradient and delta, the sums that the softmax's backward needs. Then, from these,
+the gradients of the queries, of the keys and values, and of the bias.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import triton
@@ -35,7 +39,6 @@ from scalefold_kernels.ops.attention.triton.forward import (
     strides,
     tile_of,
 )
-from scalefold_kernels.tiles import Tile
 
 SMALLEST = tl.constexpr(2.0**-126)
 """Smallest normal number: the least sigmoid of a gate, so that it can be divided by."""
@@ -317,78 +320,62 @@ def backward_bias_kernel(
 def backward(
     inputs: Inputs, kept: Kept, grad_out: Tensor, gradients: Gradients, sum_bias: bool
 ) -> tuple[Tensor, ...]:
-    """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`.
-
-    None if they are not wanted.
-    """
+    """Fill ``gradients``; return the sums of `backward_bias`, if they are wanted."""
     q, gate, bias = inputs.q, inputs.gate, inputs.bias
     delta, grad_out = new_statistics(q), heads_together(grad_out)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
     backward_gate(inputs, kept, grad_out, gradients.gate, grad_ungated, delta)
-    lse = kept.lse
-    backward_queries(inputs, lse, delta, grad_ungated, gradients.q)
-    backward_keys(inputs, lse, delta, grad_ungated, gradients.k, gradients.v)
-    if bias is None or not sum_bias:
-        return ()
-    return (backward_bias(inputs, bias, lse, delta, grad_ungated),)
+    known = kept.lse, delta, grad_ungated
+    backward_queries(inputs, *known, gradients.q)
+    backward_keys(inputs, *known, gradients.k, gradients.v)
+    return () if bias is None or not sum_bias else (backward_bias(inputs, bias, *known),)
 
 
-def backward_queries(
-    inputs: Inputs, lse: Tensor, delta: Tensor, grad_ungated: Tensor, grad_q: Tensor
-) -> None:
-    """Fill ``grad_q``."""
+def backward_queries(inputs: Inputs, *known_and_gradient: Tensor) -> None:
+    """Fill the gradient of q; before it come what `_arguments` calls known."""
     sizes = tile_of("attention_backward_queries", inputs)
     grid = grid_of(inputs, inputs.num_queries, sizes["BLOCK_Q"])
-    kernel = backward_queries_kernel[grid]
-    _differentiate(kernel, inputs, lse, delta, grad_ungated, [grad_q], sizes)
+    arguments, constants = _arguments(inputs, *known_and_gradient)
+    backward_queries_kernel[grid](
+        *arguments, HAS_BIAS=inputs.bias is not None, **constants, **sizes
+    )
 
 
-def backward_keys(
-    inputs: Inputs, lse: Tensor, delta: Tensor, grad_ungated: Tensor, grad_k: Tensor, grad_v: Tensor
-) -> None:
-    """Fill ``grad_k`` and ``grad_v``."""
+def backward_keys(inputs: Inputs, *known_and_gradients: Tensor) -> None:
+    """Fill the gradients of k and v; before them come what `_arguments` calls known."""
     sizes = tile_of("attention_backward_keys", inputs)
     grid = grid_of(inputs, inputs.num_keys, sizes["BLOCK_K"])
-    kernel = backward_keys_kernel[grid]
-    _differentiate(kernel, inputs, lse, delta, grad_ungated, [grad_k, grad_v], sizes)
+    arguments, constants = _arguments(inputs, *known_and_gradients)
+    backward_keys_kernel[grid](*arguments, HAS_BIAS=inputs.bias is not None, **constants, **sizes)
 
 
-def _differentiate(
-    kernel: Callable[..., Any],
-    inputs: Inputs,
-    lse: Tensor,
-    delta: Tensor,
-    grad_ungated: Tensor,
-    gradients: Sequence[Tensor],
-    sizes: Tile,
-) -> None:
-    """Launch a kernel that fills some gradients; both take the same arguments."""
-    q, k, v, _, mask, bias, *_ = inputs
-    kernel(
-        q, k, v, mask, bias, lse, delta, grad_ungated, *gradients, *map(strides, (q, k, v)),
-        inputs.mask_strides, *map(strides, (bias, grad_ungated, *gradients)), lse.stride(2),
-        *inputs.scalars,
-        C=inputs.channels, HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale, **sizes,
-    )  # fmt: skip
-
-
-def backward_bias(
-    inputs: Inputs, bias: Tensor, lse: Tensor, delta: Tensor, grad_ungated: Tensor
-) -> Tensor:
+def backward_bias(inputs: Inputs, bias: Tensor, *known: Tensor) -> Tensor:
     """Sums of the bias's gradient over groups of rows, as `new_sums` has them."""
-    q, k, v, _, mask, *_ = inputs
     sizes = tile_of("attention_backward_bias", inputs)
-    batch, heads = inputs.batch, inputs.num_heads
-    tiles = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"]) * triton.cdiv(
-        inputs.num_keys, sizes["BLOCK_K"]
-    )
+    tiles = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"])
+    tiles *= triton.cdiv(inputs.num_keys, sizes["BLOCK_K"])
     groups = triton.cdiv(inputs.num_rows, sizes["ROWS"])
     partial = new_sums(bias, groups)
     first, second = partial.stride()[-2:]
-    backward_bias_kernel[(tiles * heads * groups, batch)](
-        q, k, v, mask, bias, lse, delta, grad_ungated, partial, *map(strides, (q, k, v)),
-        inputs.mask_strides, *map(strides, (bias, grad_ungated)),
-        (second, first) if transposed(bias) else (first, second), lse.stride(2), *inputs.scalars,
-        C=inputs.channels, BIAS_SCALE=inputs.bias_scale, **sizes,
-    )  # fmt: skip
+    of_partial = (second, first) if transposed(bias) else (first, second)
+    arguments, constants = _arguments(inputs, *known, partial, result_strides=[of_partial])
+    grid = tiles * inputs.num_heads * groups, inputs.batch
+    backward_bias_kernel[grid](*arguments, **constants, **sizes)
     return partial
+
+
+def _arguments(
+    inputs: Inputs, *known_and_results: Tensor, result_strides: Sequence[Any] | None = None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments and constants that the kernels of q, of k and v, and of the bias take.
+
+    Known are: lse, delta, and the gradient of the ungated result.
+    """
+    lse, delta, grad_ungated, *results = known_and_results
+    q, k, v, _, mask, bias, *_ = inputs
+    arguments = [
+        q, k, v, mask, bias, lse, delta, grad_ungated, *results, *map(strides, (q, k, v)),
+        inputs.mask_strides, *map(strides, (bias, grad_ungated)),
+        *(result_strides or map(strides, results)), lse.stride(2), *inputs.scalars,
+    ]  # fmt: skip
+    return arguments, {"C": inputs.channels, "BIAS_SCALE": inputs.bias_scale}

@@ -22,7 +22,7 @@ from scalefold_kernels.dot import SMALL, block, precision
 from scalefold_kernels.ops.global_attention.op import Parameters
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.triton import standardise
-from scalefold_kernels.tiles import architecture, tile
+from scalefold_kernels.tiles import tile_for
 
 MASKED_LOGIT = tl.constexpr(1e9)
 """The constant of `scalefold.ops.attention`."""
@@ -128,8 +128,6 @@ def constants(kernel: str, x: Tensor, parameters: Parameters) -> dict[str, int |
     """Sizes and the tile, as all kernels take them."""
     _, rows, _, channels = x.shape
     every, head = parameters.query_weight.shape[0], parameters.key_weight.shape[0]
-    dtype = str(x.dtype).removeprefix("torch.")
-    shape: dict[str, int | str] = {"S": rows, "C": channels, "D": every, "dtype": dtype}
     return {
         "C": channels,
         "D": every,
@@ -139,7 +137,7 @@ def constants(kernel: str, x: Tensor, parameters: Parameters) -> dict[str, int |
         "BLOCK_C": block(channels),
         "BLOCK_D": block(every),
         "BLOCK_H": block(every // head),
-        **tile(f"global_attention_{kernel}", architecture(x.device), shape),
+        **tile_for(f"global_attention_{kernel}", x, S=rows, C=channels, D=every),
     }
 
 

@@ -1,4 +1,8 @@
-"""Output of triangle multiplication in Triton. Legend as in `parts`."""
+"""Output of triangle multiplication in Triton: one kernel each way. Legend as in `parts`.
+
+Before forward, another kernel draws the dropout mask, which is kept. Backward leaves what the
+parameters' gradients are made of to `weights`.
+"""
 
 from __future__ import annotations
 
@@ -195,10 +199,7 @@ def output_backward(
 def fill_mask(keep: Tensor, dropout: Dropout) -> None:
     """Fill the mask from `empty_mask`.
 
-    Raises
-    ------
-    ValueError
-        There are more samples than a launch can have.
+    Raises ValueError where there are more samples than a launch can have.
     """
     check_batch("dropout mask", keep)
     size = keep[0].numel()

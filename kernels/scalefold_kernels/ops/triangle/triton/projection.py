@@ -1,4 +1,7 @@
-"""Projection of triangle multiplication in Triton. Legend as in `parts`."""
+"""Projection of triangle multiplication in Triton: one kernel each way. Legend as in `parts`.
+
+Backward leaves what the parameters' gradients are made of to `weights`.
+"""
 
 from __future__ import annotations
 
@@ -52,23 +55,17 @@ def projection_forward_kernel(
         is_a = step % 2 == 0
         weight = tl.where(is_a, a_weight, b_weight)
         gate_w = tl.where(is_a, a_gate_weight, b_gate_weight)
-        opened = tl.dot(
-            normed, tl.trans(matrix(gate_w, channels, C, Z, BLOCK_C, BLOCK_Z)),
-            input_precision=PRECISION,
-        )  # fmt: skip
-        value = tl.dot(
-            normed, tl.trans(matrix(weight, channels, C, Z, BLOCK_C, BLOCK_Z)),
-            input_precision=PRECISION,
-        )  # fmt: skip
+        gate_w = tl.trans(matrix(gate_w, channels, C, Z, BLOCK_C, BLOCK_Z))
+        opened = tl.dot(normed, gate_w, input_precision=PRECISION)
+        w = tl.trans(matrix(weight, channels, C, Z, BLOCK_C, BLOCK_Z))
+        value = tl.dot(normed, w, input_precision=PRECISION)
         opened += vector(tl.where(is_a, a_gate_bias, b_gate_bias), channels, C, BLOCK_C)[None, :]
         value += vector(tl.where(is_a, a_bias, b_bias), channels, C, BLOCK_C)[None, :]
         value *= sigmoid(opened) * mask_P[:, None]
         channel = channels + tl.arange(0, BLOCK_C)[None, :]
-        tl.store(
-            tl.where(is_a, a, b) + channel.to(tl.int64) * P + position[:, None],
-            value.to(z.dtype.element_ty),
-            mask=(position[:, None] < P) & (channel < C),
-        )
+        inside_PC = (position[:, None] < P) & (channel < C)
+        at = tl.where(is_a, a, b) + channel.to(tl.int64) * P + position[:, None]
+        tl.store(at, value.to(z.dtype.element_ty), mask=inside_PC)
     for first in tl.range(0, Z, BLOCK_C, num_stages=STAGES):
         w = matrix(gate_weight, first, Z, Z, BLOCK_C, BLOCK_Z)
         logit = tl.dot(normed, tl.trans(w), input_precision=PRECISION)

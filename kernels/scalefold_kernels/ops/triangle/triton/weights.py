@@ -36,16 +36,12 @@ def sum_products(
     for from_last in range(tl.program_id(0), tiles, tl.num_programs(0)):
         tile = tiles - 1 - from_last  # the last ones written are still in the L2 cache
         position = (tile * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
-        left = tl.load(
-            gradient + row[:, None] * gradient_row + position[None, :] * gradient_position,
-            mask=(row[:, None] < ROWS) & (position[None, :] < P),
-            other=0.0,
-        )
-        right = tl.load(
-            standard + position[:, None] * standard_position + column[None, :] * standard_column,
-            mask=(position[:, None] < P) & (column[None, :] < COLUMNS),
-            other=0.0,
-        )
+        inside = (row[:, None] < ROWS) & (position[None, :] < P)
+        at = gradient + row[:, None] * gradient_row + position[None, :] * gradient_position
+        left = tl.load(at, mask=inside, other=0.0)
+        inside = (position[:, None] < P) & (column[None, :] < COLUMNS)
+        at = standard + position[:, None] * standard_position + column[None, :] * standard_column
+        right = tl.load(at, mask=inside, other=0.0)
         products = tl.dot(left, right, products, input_precision=PRECISION)
         sums = tl.dot(left, ones, sums, input_precision=PRECISION)
     return products, sums
@@ -160,13 +156,8 @@ def projection_gradients(
 ) -> Tensor:
     """Gradients of all parameters of the projection, one after the other in one vector.
 
-    Parameters
-    ----------
-    sizes : Sizes
-    d_values : Tensor, shape (4 C, P)
-        Gradients of a's values, of its gate's logits, and of those of b.
-    d_gate, standard : Tensor, shape (P, Z)
-    weights : ProjectionWeights
+    ``d_values`` (4 C, P): gradients of a's values, of its gate's logits, and of those of b;
+    ``d_gate`` and ``standard`` (P, Z).
     """
     pair, hidden = sizes.pair, sizes.hidden
     partial, partial_bias = _partial(standard, sizes, "projection_weights", 4 * hidden + pair, pair)
@@ -183,15 +174,7 @@ def projection_gradients(
 def output_gradients(
     sizes: Sizes, d_value: Tensor, standard: Tensor, weights: OutputWeights
 ) -> Tensor:
-    """Gradients of all parameters of the output, one after the other in one vector.
-
-    Parameters
-    ----------
-    sizes : Sizes
-    d_value : Tensor, shape (P, Z)
-    standard : Tensor, shape (C, P)
-    weights : OutputWeights
-    """
+    """As `projection_gradients`, of the output: ``d_value`` (P, Z), ``standard`` (C, P)."""
     pair, hidden = sizes.pair, sizes.hidden
     partial, partial_bias = _partial(d_value, sizes, "output_weights", pair, hidden)
     blocks = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
@@ -217,17 +200,13 @@ def finish(
     rows, last = weights[0].shape[0], weights[-1].shape[0]
     gradients = scale.new_empty(2 * columns + total * (columns + 1))
     blocks = sizes.tile("finish_weights", BLOCK_N=columns)
-    grid = (
-        triton.cdiv(max(rows, last), blocks["BLOCK_R"]),
-        len(weights),
-        triton.cdiv(columns, blocks["BLOCK_N"]),
-    )
+    across = triton.cdiv(columns, blocks["BLOCK_N"])
+    grid = triton.cdiv(max(rows, last), blocks["BLOCK_R"]), len(weights), across
     share = partial.new_empty(grid[0] * grid[1], 2 * columns)
     unused = [weights[0]] * (5 - len(weights))
     finish_weights_kernel[grid](
-        partial, partial_bias, scale, shift, *weights, *unused,
-        gradients, share, parts, total, rows, last,
-        COLUMNS=columns, **blocks,
+        partial, partial_bias, scale, shift, *weights, *unused, gradients, share, parts, total,
+        rows, last, COLUMNS=columns, **blocks,
     )  # fmt: skip
     sum_rows(share, gradients.dtype, gradients[: 2 * columns])
     return gradients

@@ -26,9 +26,24 @@ from scalefold_kernels.ops.outer_product.arguments import (
     Gradients,
     Mean,
     Sizes,
+    joined,
     launch_tile,
     num_splits,
 )
+
+
+@triton.jit
+def load_matrix(ptr, rows, columns, num_rows, num_columns):
+    """A block of a contiguous matrix; 0 outside."""
+    inside = (rows < num_rows)[:, None] & (columns < num_columns)[None, :]
+    return tl.load(ptr + rows[:, None] * num_columns + columns[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def load_gradient(ptr, i, j, z, size_j, size_z):
+    """Row i, a block of j; 0 outside."""
+    inside = (j < size_j)[:, None] & (z < size_z)[None, :]
+    return tl.load(ptr + (i * size_j + j)[:, None] * size_z + z[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
@@ -48,16 +63,10 @@ def project_outer_kernel(
     for start in range(0, num_k, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
         c, d = k // size_c, k % size_c
-        outer = tl.load(
-            outer_rows + (c.to(tl.int64) * size_j * size_c + d)[None, :],
-            mask=(j < size_j)[:, None] & (k < num_k)[None, :],
-            other=0.0,
-        )
-        weight = tl.load(
-            weight_ptr + z[:, None] * num_k + k[None, :],
-            mask=(z < size_z)[:, None] & (k < num_k)[None, :],
-            other=0.0,
-        )
+        inside = (j < size_j)[:, None] & (k < num_k)[None, :]
+        columns = (c.to(tl.int64) * size_j * size_c + d)[None, :]
+        outer = tl.load(outer_rows + columns, mask=inside, other=0.0)
+        weight = load_matrix(weight_ptr, z, k, size_z, num_k)
         total = tl.dot(outer, weight.T, total, input_precision=PRECISION)
     count = tl.load(count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0)
     bias = tl.load(bias_ptr + z, mask=z < size_z, other=0.0).to(tl.float32)
@@ -78,27 +87,17 @@ def outer_gradient_kernel(
     i = tl.program_id(1).to(tl.int64)
     j = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
     z = tl.arange(0, BLOCK_Z)
-    grad = tl.load(
-        grad_ptr + (i * size_j + j)[:, None] * size_z + z[None, :],
-        mask=(j < size_j)[:, None] & (z < size_z)[None, :],
-        other=0.0,
-    )
+    grad = load_gradient(grad_ptr, i, j, z, size_j, size_z)
     out_rows = out_ptr + (i * size_c * size_j + j)[:, None] * size_c
     num_k = size_c * size_c
     for start in range(0, num_k, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
         c, d = k // size_c, k % size_c
-        weight = tl.load(
-            weight_ptr + z[:, None] * num_k + k[None, :],
-            mask=(z < size_z)[:, None] & (k < num_k)[None, :],
-            other=0.0,
-        )
+        weight = load_matrix(weight_ptr, z, k, size_z, num_k)
         outer = tl.dot(grad, weight, input_precision=PRECISION)
-        tl.store(
-            out_rows + (c.to(tl.int64) * size_j * size_c + d)[None, :],
-            outer,
-            mask=(j < size_j)[:, None] & (k < num_k)[None, :],
-        )
+        inside = (j < size_j)[:, None] & (k < num_k)[None, :]
+        columns = (c.to(tl.int64) * size_j * size_c + d)[None, :]
+        tl.store(out_rows + columns, outer, mask=inside)
 
 
 @triton.jit
@@ -119,16 +118,10 @@ def outer_weight_gradient_kernel(
     for step in range(start * blocks, last * blocks):
         i = tl.cast(step // blocks, tl.int64)
         j = (step % blocks) * BLOCK_J + tl.arange(0, BLOCK_J)
-        grad = tl.load(
-            grad_ptr + (i * size_j + j)[:, None] * size_z + z[None, :],
-            mask=(j < size_j)[:, None] & (z < size_z)[None, :],
-            other=0.0,
-        )
-        outer = tl.load(
-            outer_ptr + (i * size_c * size_j + j)[:, None] * size_c + outer_columns[None, :],
-            mask=(j < size_j)[:, None] & (k < num_k)[None, :],
-            other=0.0,
-        )
+        grad = load_gradient(grad_ptr, i, j, z, size_j, size_z)
+        inside = (j < size_j)[:, None] & (k < num_k)[None, :]
+        outer_rows = outer_ptr + (i * size_c * size_j + j)[:, None] * size_c
+        outer = tl.load(outer_rows + outer_columns[None, :], mask=inside, other=0.0)
         total = tl.dot(grad.T, outer, total, input_precision=PRECISION)
     at = (split.to(tl.int64) * size_z + z)[:, None] * num_k + k[None, :]
     tl.store(out_ptr + at, total, mask=(z < size_z)[:, None] & (k < num_k)[None, :])
@@ -144,12 +137,8 @@ def forward(factors: Factors, mean: Mean, outer: Tensor | None) -> None:
     for rows, of_a in _chunks(a_ICS, size_j):
         part = torch.mm(a[of_a], b.t(), out=outer)
         count = count_IJ[rows]
-        grid = (
-            triton.cdiv(size_j, sizes["BLOCK_J"]),
-            count.shape[0],
-            triton.cdiv(size_z, sizes["BLOCK_Z"]),
-        )
-        project_outer_kernel[grid](
+        blocks_z = triton.cdiv(size_z, sizes["BLOCK_Z"])
+        project_outer_kernel[(triton.cdiv(size_j, sizes["BLOCK_J"]), len(count), blocks_z)](
             part, weight, bias, count, z_IJZ[rows], out_IJZ[rows], size_j, a_ICS.shape[1], size_z,
             *count.stride(), *z_IJZ.stride(),
             EPS=EPS, INT64=needs_int64(z_IJZ), PRECISION=precision(a.dtype), **sizes,
@@ -178,8 +167,7 @@ def backward(
             b_parts.append(torch.mm(grad_outer.t(), a[of_a]))
     if b_parts:
         grad_b.copy_(torch.stack(b_parts).sum(0, dtype=torch.float32))
-    parts = weight_parts[0] if len(weight_parts) == 1 else torch.cat(weight_parts)
-    return Gradients(parts, [])
+    return Gradients(joined(weight_parts), [])
 
 
 def _chunks(a_ICS: Tensor, size_j: int) -> Iterator[tuple[slice, slice]]:
@@ -196,14 +184,11 @@ def _weight_gradient(grad: Tensor, outer: Tensor, a_ICS: Tensor, weight: Tensor)
     channels = a_ICS.shape[1]
     sizes = launch_tile("outer_product_projection_weight", Sizes.of(a_ICS, weight), a_ICS)
     per_sm = sizes.pop("RESIDENT")
-    blocks = (
-        triton.cdiv(channels * channels, sizes["BLOCK_K"]),
-        triton.cdiv(size_z, sizes["BLOCK_Z"]),
-    )
-    splits = num_splits(blocks[0] * blocks[1], per_sm, size_i, grad.device)
-    shape = splits, size_z, channels**2
-    parts = torch.empty(shape, dtype=torch.float32, device=grad.device)
-    outer_weight_gradient_kernel[(*blocks, splits)](
+    blocks_k = triton.cdiv(channels * channels, sizes["BLOCK_K"])
+    blocks_z = triton.cdiv(size_z, sizes["BLOCK_Z"])
+    splits = num_splits(blocks_k * blocks_z, per_sm, size_i, grad.device)
+    parts = grad.new_empty(splits, size_z, channels**2, dtype=torch.float32)
+    outer_weight_gradient_kernel[(blocks_k, blocks_z, splits)](
         grad, outer, parts, size_i, size_j, channels, size_z, triton.cdiv(size_i, splits),
         PRECISION=precision(grad.dtype), **sizes,
     )  # fmt: skip

@@ -1,4 +1,8 @@
-"""Bind the GPU kernels of `scalefold_kernels`, which only `scalefold.ops` imports."""
+"""Which operations get GPU kernels: those of `scalefold_kernels`, which only this folder imports.
+
+`select_ops` reads ``training.kernels`` and decides; `kernel_ops` makes the record. What else the
+program wants of the kernels is below them.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,7 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
     obstacle = why_not(device)
     if obstacle is None:
         _warn_of_slower_kernels(device)
-        return triton_ops(PACKAGES if isinstance(kernels, str) else kernels)
+        return kernel_ops(PACKAGES if isinstance(kernels, str) else kernels)
     if kernels != "auto":
         asked = kernels if isinstance(kernels, str) else ", ".join(kernels)
         raise InputError(
@@ -116,18 +120,16 @@ def exchange_kernels() -> Any:
     return import_module("scalefold_kernels.ops.exchange")
 
 
-def triton_ops(packages: Iterable[str] = PACKAGES) -> Ops:
+def kernel_ops(packages: Iterable[str] = PACKAGES) -> Ops:
     """The kernels of some packages; an operation without one is the torch reference.
 
     The kernels of an operation are the function of its name that a folder of
-    ``scalefold_kernels/ops`` exports.
+    ``scalefold_kernels/ops`` has.
     """
-    folder = import_module("scalefold_kernels.ops")
-    modules = [
-        import_module(f"{folder.__name__}.{module.name}")
-        for module in iter_modules(folder.__path__)
-    ]
-    kernels = {name: getattr(module, name) for module in modules for name in module.__all__}
+    ops = import_module("scalefold_kernels.ops")
+    kernels: dict[str, Any] = {}
+    for folder in iter_modules(ops.__path__):
+        kernels |= vars(import_module(f"{ops.__name__}.{folder.name}"))
     chosen = [op.name for op in fields(Ops) if op.metadata["package"] in packages]
     return replace(TORCH, **{name: kernels[name] for name in chosen if name in kernels})
 

@@ -1,7 +1,7 @@
 """Layer normalisation by its kernel, projections by the library's matrix products.
 
-For wide projections, wide rows and float32 on GPUs. In backward a projection of few outputs
-is in the kernel for narrow ones.
+For what the kernels of `triton` do not take: wide rows, float32 on GPUs and, in backward, many
+outputs. There a projection of few outputs beside them is in the kernel for narrow ones.
 """
 
 from __future__ import annotations
