@@ -1,13 +1,15 @@
-"""What all kernels for Hopper GPUs share; they are in Gluon, the level below Triton.
+"""The vocabulary of all kernels for Hopper GPUs, in Gluon; `docs/kernels.md` explains it.
 
-Most kernels that divide their warps have a record `Cta` of all that these share: tensors, shared
-memory, barriers, sizes and constants. The kernel makes it as an argument, of `two_groups` or of a
-function of its own: an assignment would make numbers in registers of the constants.
+A kernel that divides its warps makes a record `Cta` of what they share: tensors, rings, barriers,
+sizes, constants. It makes it as an argument of `one_group` or `two_groups`: an assignment would
+make numbers in registers of the constants.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+
+from scalefold_kernels.compiler import async_load, reinterpret
 
 ROWS = gl.constexpr(64)
 """Rows of a warp group's tile."""
@@ -29,37 +31,50 @@ def mma_layout(columns):
 
 
 @gluon.jit
-def compute_as(w, cta, compute: gl.constexpr):
-    """A warp group of `two_groups`."""
+def _compute(w, cta, compute: gl.constexpr):
     compute(w, cta)
 
 
 @gluon.jit
-def load_as(cta, load: gl.constexpr):
-    """The loader warp of `two_groups`."""
-    load(cta)
+def _call(cta, function: gl.constexpr):
+    function(cta)
 
 
 @gluon.jit
-def two_groups(cta, compute: gl.constexpr, load: gl.constexpr, first=0, second=1):
+def one_group(cta, compute: gl.constexpr, load: gl.constexpr, LOADER_REGISTERS: gl.constexpr):
+    """Divide a CTA: ``compute(cta)`` in a warp group, ``load(cta)`` in a warp."""
+    fence_async_shared()
+    gl.warp_specialize([(_call, (cta, compute)), (_call, (cta, load))], [1], [LOADER_REGISTERS])
+
+
+@gluon.jit
+def two_groups(
+    cta,
+    compute: gl.constexpr,
+    load: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
+    first=0,
+    second=1,
+):
     """Divide a CTA: ``compute(w, cta)`` in two warp groups, ``load(cta)`` in a warp.
 
     ``first`` and ``second`` are their w: constants, or numbers in registers.
     """
+    fence_async_shared()
     gl.warp_specialize(
         [
-            (compute_as, (first, cta, compute)),
-            (compute_as, (second, cta, compute)),
-            (load_as, (cta, load)),
+            (_compute, (first, cta, compute)),
+            (_compute, (second, cta, compute)),
+            (_call, (cta, load)),
         ],
         [4, 1],
-        [cta.GROUP_REGISTERS, REGISTERS - 2 * cta.GROUP_REGISTERS],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
     )
 
 
 @gluon.jit
 def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
-    """Allocate barriers that wait for ``ARRIVALS`` each; the caller fences them for TMA."""
+    """Barriers that wait for ``ARRIVALS`` each. Only those that somebody waits for may be made."""
     barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
     for n in gl.static_range(NUMBER):
         mbarrier.init(barriers.index(n), ARRIVALS)
@@ -67,26 +82,46 @@ def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
-def wait_full(full, i):
-    """Wait until number ``i`` of a ring has arrived; returns its place in the ring."""
-    PLACES: gl.constexpr = full.shape[0]
-    place = i % PLACES
-    mbarrier.wait(full.index(place), (i // PLACES) & 1)
-    return place
+def new_barrier():
+    """A barrier that waits for one arrival."""
+    return new_barriers(1, 1).index(0)
+
+
+@gluon.constexpr_function
+def _tiles(number, desc):
+    """Shape of so many tiles."""
+    return [number, *desc.block_shape]
 
 
 @gluon.jit
-def wait_empty(full, empty, i, BYTES: gl.constexpr):
-    """Wait until there is room for number ``i`` of a ring; returns its place and its barrier.
+def new_tiles(desc, NUMBER: gl.constexpr):
+    """Shared memory for tiles of a tensor."""
+    return gl.allocate_shared_memory(desc.dtype, _tiles(NUMBER, desc), desc.layout)
 
-    The barrier expects ``BYTES``.
-    """
-    PLACES: gl.constexpr = full.shape[0]
-    place = i % PLACES
-    mbarrier.wait(empty.index(place), ((i // PLACES) & 1) ^ 1)
-    ready = full.index(place)
-    mbarrier.expect(ready, BYTES)
-    return place, ready
+
+@gluon.jit
+def new_tile(desc):
+    """Shared memory for one tile of a tensor."""
+    return gl.allocate_shared_memory(desc.dtype, desc.block_shape, desc.layout)
+
+
+@gluon.constexpr_function
+def tile_bytes(*descs):
+    """Bytes of a tile of each of these tensors: what a barrier of all their copies expects."""
+    return sum(desc.block_type.nbytes for desc in descs)
+
+
+@gluon.jit
+def as_described(tile, desc):
+    """A tile in the shape in which TMA copies it, which may be another than that of products."""
+    return reinterpret(tile, desc.dtype, desc.block_shape, desc.layout)
+
+
+@gluon.jit
+def load_tile(desc, start, ready, tile):
+    """Start the copy of a tile; the barrier ``ready`` is for it alone."""
+    mbarrier.expect(ready, tile_bytes(desc))
+    async_load(desc, start, ready, as_described(tile, desc))
 
 
 @gluon.jit

@@ -15,8 +15,6 @@ Legend: C channels, H hidden channels; BLOCK_C, BLOCK_H their blocks in shared m
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from scalefold_kernels.compiler import async_load, reinterpret
-from scalefold_kernels.gluon import wait_empty
 from scalefold_kernels.tma import padded
 
 COLUMNS = gl.constexpr(8)
@@ -45,15 +43,6 @@ def new_columns(NUMBER: gl.constexpr, dtype: gl.constexpr):
     for n in gl.static_range(NUMBER):
         tiles.index(n).store(zero + (column == n).to(dtype)[None, :])
     return tiles
-
-
-@gluon.jit
-def load_next(desc, at, ring, full, empty, i):
-    """Start copying a tile to the place of number i in a ring; returns i + 1."""
-    slot, bar = wait_empty(full, empty, i, desc.block_type.nbytes)
-    tile = reinterpret(ring.index(slot), desc.dtype, desc.block_type.shape, desc.layout)
-    async_load(desc, at, bar, tile)
-    return i + 1
 
 
 @gluon.jit
