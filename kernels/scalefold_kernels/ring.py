@@ -14,7 +14,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from scalefold_kernels.compiler import async_load
-from scalefold_kernels.gluon import as_described, new_barriers, new_tiles, tile_bytes
+from scalefold_kernels.gluon import as_described, load_tile, new_barriers, new_tiles, tile_bytes
 
 Barriers = namedtuple("Barriers", "full empty")
 """A ring whose places in shared memory are kept elsewhere."""
@@ -31,9 +31,12 @@ def barriers(PLACES: gl.constexpr, READERS: gl.constexpr, LOADERS: gl.constexpr 
 
 @gluon.jit
 def new(desc, PLACES: gl.constexpr, READERS: gl.constexpr):
-    """Make a `Ring` of places that ``READERS`` warp groups give back."""
-    slots = new_tiles(desc, PLACES)
-    return Ring(desc, slots, new_barriers(PLACES, 1), new_barriers(PLACES, READERS))
+    """Make a `Ring` of places that ``READERS`` warp groups give back; 0: tiles stay, see `fill`."""
+    slots, full = new_tiles(desc, PLACES), new_barriers(PLACES, 1)
+    empty = full
+    if READERS > 0:
+        empty = new_barriers(PLACES, READERS)
+    return Ring(desc, slots, full, empty)
 
 
 @gluon.jit
@@ -84,6 +87,13 @@ def wait_empty(ring, i, BYTES: gl.constexpr, w=None):
     ready = ring.full.index(at)
     mbarrier.expect(ready, BYTES)
     return at, ready
+
+
+@gluon.jit
+def fill(ring, i, start):
+    """Start the copy of number ``i``, which begins at ``start``, to a place that is still empty."""
+    at = place(ring, i)
+    load_tile(ring.desc, start, ring.full.index(at), ring.slots.index(at))
 
 
 @gluon.jit
