@@ -292,11 +292,6 @@ def projection_backward_hopper_kernel(
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
     FEW: gl.constexpr = few_block(S)
     few_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, FEW], gl.bfloat16)
-    grad, weight = ring.new(grad_desc, 2 * STAGES, 1), ring.new(weight_desc, STAGES, 2)
-    few_weight = new_tile(few_desc)
-    few_smem = gl.allocate_shared_memory(dtype, [2, ROWS, FEW], few_layout)
-    x = ring.new(x_desc, 2, 1)
-    through = ring.along(x, through_desc, 2)
     ones_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ONES], gl.bfloat16)
     ones_smem = gl.allocate_shared_memory(dtype, [1, ROWS, ONES], ones_layout)
     one: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
@@ -311,6 +306,11 @@ def projection_backward_hopper_kernel(
     norm_smem.index(0).store(scale)
     shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
     norm_smem.index(1).store(shift)
+    grad, weight = ring.new(grad_desc, 2 * STAGES, 1), ring.new(weight_desc, STAGES, 2)
+    few_weight = new_tile(few_desc)
+    few_smem = gl.allocate_shared_memory(dtype, [2, ROWS, FEW], few_layout)
+    x = ring.new(x_desc, 2, 1)
+    through = ring.along(x, through_desc, 2)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
     few_full = new_barrier() if HAS_FEW else x.full.index(0)
     two_groups(Cta(
