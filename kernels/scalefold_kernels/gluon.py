@@ -105,6 +105,13 @@ def new_tile(desc):
     return gl.allocate_shared_memory(desc.dtype, desc.block_shape, desc.layout)
 
 
+@gluon.jit
+def new_matrices(NUMBER: gl.constexpr, M: gl.constexpr, N: gl.constexpr):
+    """Shared memory for operands of products, in bfloat16; TMA takes them for boxes, too."""
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([M, N], gl.bfloat16)
+    return gl.allocate_shared_memory(gl.bfloat16, [NUMBER, M, N], layout)
+
+
 @gluon.constexpr_function
 def tile_bytes(*descs):
     """Bytes of a tile of each of these tensors: what a barrier of all their copies expects."""

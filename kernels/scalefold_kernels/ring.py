@@ -30,13 +30,22 @@ def barriers(PLACES: gl.constexpr, READERS: gl.constexpr, LOADERS: gl.constexpr 
 
 
 @gluon.jit
-def new(desc, PLACES: gl.constexpr, READERS: gl.constexpr):
-    """Make a `Ring` of places that ``READERS`` warp groups give back; 0: tiles stay, see `fill`."""
-    slots, full = new_tiles(desc, PLACES), new_barriers(PLACES, 1)
+def of_slots(desc, slots, READERS: gl.constexpr):
+    """Make a `Ring` of this shared memory, whose places ``READERS`` warp groups give back.
+
+    With 0 ``READERS`` tiles stay, see `fill`.
+    """
+    full = new_barriers(slots.shape[0], 1)
     empty = full
     if READERS > 0:
-        empty = new_barriers(PLACES, READERS)
+        empty = new_barriers(slots.shape[0], READERS)
     return Ring(desc, slots, full, empty)
+
+
+@gluon.jit
+def new(desc, PLACES: gl.constexpr, READERS: gl.constexpr):
+    """Make a `Ring` as `of_slots`, with new shared memory."""
+    return of_slots(desc, new_tiles(desc, PLACES), READERS)
 
 
 @gluon.jit

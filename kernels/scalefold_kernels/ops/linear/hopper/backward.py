@@ -19,10 +19,20 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import tiles
-from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
+from scalefold_kernels import ring, tiles
+from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, wait_empty
+from scalefold_kernels.gluon import (
+    ROWS,
+    as_described,
+    load_tile,
+    mma_layout,
+    new_barrier,
+    new_barriers,
+    new_matrices,
+    new_tile,
+    two_groups,
+)
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Update
@@ -37,11 +47,10 @@ PART = gl.constexpr(32)
 
 Cta = namedtuple(
     "Cta",
-    "grad_h_desc partial key layer threshold scale key_stride grad_smem h_smem weight_smem "
-    "ones_smem mask_smem out_smem full empty dropped weight_full order grad_desc h_desc "
-    "weight_desc C K SHARED BLOCK_K BLOCK_C COLUMN_BLOCKS STAGES GROUP_REGISTERS",
+    "grad_h_desc partial key layer threshold scale key_stride grad h weight_desc weight "
+    "weight_full ones_smem mask_smem out_smem dropped order C K SHARED BLOCK_K BLOCK_C "
+    "COLUMN_BLOCKS",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
@@ -55,14 +64,11 @@ def load(cta):
     """The loader warp."""
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_K
     sample, first, first_tile = parts.start(cta, gl.program_id(0) // cta.COLUMN_BLOCKS)
-    mbarrier.expect(cta.weight_full, cta.BLOCK_C * cta.BLOCK_K * 2)
-    async_load(cta.weight_desc, [0, column], cta.weight_full, cta.weight_smem)
+    load_tile(cta.weight_desc, [0, column], cta.weight_full, cta.weight)
     n = gl.to_tensor(0)
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
         at = parts.line_of(cta, sample, tile)
-        slot, bar = wait_empty(cta.full, cta.empty, n, ROWS * (cta.BLOCK_C + cta.BLOCK_K) * 2)
-        parts.load_box(cta.grad_desc, [at, first, 0], bar, cta.grad_smem.index(slot))
-        parts.load_box(cta.h_desc, [at, first, column], bar, cta.h_smem.index(slot))
+        ring.load_pair(cta.grad, cta.h, n, [at, first, 0], [at, first, column])
         n += 1
 
 
@@ -88,16 +94,14 @@ def compute(w: gl.constexpr, cta):
     weight_sum = gl.full([HALF_C, cta.BLOCK_K], 0.0, gl.float32, SUM)
     bias_sum = gl.full([HALF_C, ONES], 0.0, gl.float32, BIAS)
     out_tile = cta.out_smem.index(w)
-    weight = cta.weight_smem.slice(w * HALF_K, HALF_K, dim=1)
+    weight = cta.weight.slice(w * HALF_K, HALF_K, dim=1)
     n = gl.to_tensor(0)
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
         # Each time: the barrier must stay what its memory is for.
         mbarrier.wait(cta.weight_full, 0)
-        slot = n % cta.STAGES
-        phase = (n // cta.STAGES) & 1
-        grad_tile = cta.grad_smem.index(slot)
+        slot = ring.wait_full(cta.grad, n)
+        grad_tile = cta.grad.slots.index(slot)
         half = grad_tile.slice(w * HALF_C, HALF_C, dim=1)
-        mbarrier.wait(cta.full.index(slot), phase)
         if cta.SHARED > 0:
             for part in gl.static_range(HALF_C // PART):
                 piece = half.slice(part * PART, PART, dim=1)
@@ -114,11 +118,11 @@ def compute(w: gl.constexpr, cta):
             fence_async_shared()
             # Both halves are dropped before either group multiplies with the whole.
             mbarrier.arrive(cta.dropped.index(slot))
-            mbarrier.wait(cta.dropped.index(slot), phase)
+            mbarrier.wait(cta.dropped.index(slot), ring.phase(cta.grad, n))
         grad_h = mma(grad_tile, weight, zero, use_acc=False, is_async=True)
         transposed = half.permute((1, 0))
         bias_sum = mma(transposed, cta.ones_smem, bias_sum, is_async=True)
-        weight_sum = mma(transposed, cta.h_smem.index(slot), weight_sum, is_async=True)
+        weight_sum = mma(transposed, cta.h.slots.index(slot), weight_sum, is_async=True)
         grad_h = mma_wait(2, [grad_h])
         if cta.SHARED > 0:
             grad_h *= cta.scale
@@ -127,9 +131,9 @@ def compute(w: gl.constexpr, cta):
         out_tile.store(grad_h.to(out_tile.dtype))
         fence_async_shared()
         at = [parts.line_of(cta, sample, tile), first, column + w * HALF_K]
-        async_store(cta.grad_h_desc, at, parts.boxed(out_tile, cta.grad_h_desc))
+        async_store(cta.grad_h_desc, at, as_described(out_tile, cta.grad_h_desc))
         bias_sum, weight_sum = mma_wait(0, [bias_sum, weight_sum])
-        mbarrier.arrive(cta.empty.index(slot))
+        mbarrier.arrive(cta.grad.empty.index(slot))
         n += 1
     if cta.SHARED > 0:
         weight_sum *= cta.scale
@@ -160,33 +164,23 @@ def residual_linear_backward_hopper_kernel(
 
     ``order`` is a `Order`, whose groups of lines have a CTA each.
     """
-    dtype: gl.constexpr = grad_desc.dtype
-    ones_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ONES], gl.bfloat16)
-    grad_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_C], gl.bfloat16)
-    h_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_K], gl.bfloat16)
-    out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_K // 2], gl.bfloat16)
     bits_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
     FLAT: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])
-    grad_smem = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_C], grad_layout)
-    h_smem = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_K], h_layout)
-    weight_smem = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_K], weight_desc.layout)
-    out_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_K // 2], out_layout)
-    ones_smem = gl.allocate_shared_memory(dtype, [ROWS, ONES], ones_layout)
+    ones_smem = new_matrices(1, ROWS, ONES).index(0)
+    ones_smem.store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, FLAT))
+    grad = ring.of_slots(grad_desc, new_matrices(STAGES, ROWS, BLOCK_C), 2)
+    h = ring.Ring(h_desc, new_matrices(STAGES, ROWS, BLOCK_K), grad.full, grad.empty)
     mask_smem = gl.allocate_shared_memory(
         gl.int16, [2, 8 if SHARED == 1 else 1, BLOCK_C // 2], bits_layout
     )
-    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
-    dropped = new_barriers(STAGES, 2) if SHARED > 0 else full
-    weight_full = new_barriers(1, 1).index(0)
-    ones_smem.store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, FLAT))
-    fence_async_shared()
-    order = parts.tensors(order)
+    out_smem = new_matrices(2, ROWS, BLOCK_K // 2)
+    dropped = new_barriers(STAGES, 2) if SHARED > 0 else grad.full
     two_groups(Cta(
         grad_h_desc, partial, key, gl.to_tensor(layer), gl.to_tensor(threshold),
-        gl.to_tensor(scale), gl.to_tensor(key_stride), grad_smem, h_smem, weight_smem, ones_smem,
-        mask_smem, out_smem, full, empty, dropped, weight_full, order, grad_desc, h_desc,
-        weight_desc, C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES, GROUP_REGISTERS,
-    ), compute, load)  # fmt: skip
+        gl.to_tensor(scale), gl.to_tensor(key_stride), grad, h, weight_desc, new_tile(weight_desc),
+        new_barrier(), ones_smem, mask_smem, out_smem, dropped, parts.tensors(order),
+        C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS,
+    ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
 def backward(

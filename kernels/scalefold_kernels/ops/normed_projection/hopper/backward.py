@@ -23,6 +23,7 @@ from scalefold_kernels.gluon import (
     load_tile,
     mma_layout,
     new_barrier,
+    new_matrices,
     new_tile,
     opaque_zero,
     two_groups,
@@ -288,16 +289,11 @@ def projection_backward_hopper_kernel(
     the norm's weight and bias, the projections' biases, and the weight of few outputs. Results of
     the first ``SCALED`` blocks of outputs were multiplied by ``first_scale``.
     """
-    dtype: gl.constexpr = x_desc.dtype
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
     FEW: gl.constexpr = few_block(S)
-    few_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, FEW], gl.bfloat16)
-    ones_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ONES], gl.bfloat16)
-    ones_smem = gl.allocate_shared_memory(dtype, [1, ROWS, ONES], ones_layout)
+    ones_smem, spare_smem = new_matrices(1, ROWS, ONES), new_matrices(2, ROWS, PART)
     one: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
-    ones_smem.index(0).store(gl.full([ROWS, ONES], 1.0, dtype, one))
-    spare_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, PART], gl.bfloat16)
-    spare_smem = gl.allocate_shared_memory(dtype, [2, ROWS, PART], spare_layout)
+    ones_smem.index(0).store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, one))
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     norm_smem = gl.allocate_shared_memory(gl.float32, [2, BLOCK_C], plain)
@@ -307,8 +303,7 @@ def projection_backward_hopper_kernel(
     shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
     norm_smem.index(1).store(shift)
     grad, weight = ring.new(grad_desc, 2 * STAGES, 1), ring.new(weight_desc, STAGES, 2)
-    few_weight = new_tile(few_desc)
-    few_smem = gl.allocate_shared_memory(dtype, [2, ROWS, FEW], few_layout)
+    few_weight, few_smem = new_tile(few_desc), new_matrices(2, ROWS, FEW)
     x = ring.new(x_desc, 2, 1)
     through = ring.along(x, through_desc, 2)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.

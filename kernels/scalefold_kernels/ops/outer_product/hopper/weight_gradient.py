@@ -17,15 +17,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
+from scalefold_kernels import ring
 from scalefold_kernels.compiler import async_load, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import (
-    ROWS,
-    mma_layout,
-    new_barriers,
-    two_groups,
-    wait_empty,
-    wait_full,
-)
+from scalefold_kernels.gluon import ROWS, mma_layout, new_matrices, tile_bytes, two_groups
 from scalefold_kernels.ops.outer_product.arguments import Factors, even_splits, launch_tile
 from scalefold_kernels.tma import tiles_of
 
@@ -43,10 +37,8 @@ COLUMNS = gl.constexpr(128)
 
 Cta = namedtuple(
     "Cta",
-    "out a_smem b_smem grad_smem outer_smem a_full full empty size_c size_z size_j "
-    "j_per_split a_desc b_desc grad_desc STAGES GROUP_REGISTERS",
+    "out a b grad outer_smem size_c size_z size_j j_per_split",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
@@ -54,18 +46,17 @@ def load(cta):
     """The loader warp."""
     c, i = gl.program_id(0) * 2 * GROUP_C, gl.program_id(1) * BLOCK_I
     for w in gl.static_range(2):
-        mbarrier.expect(cta.a_full.index(w), COLUMNS * SIZE_S * 2)
-        async_load(cta.a_desc, [c + w * GROUP_C, i, 0], cta.a_full.index(w), cta.a_smem.index(w))
+        ring.fill(cta.a, w, [c + w * GROUP_C, i, 0])
     start = gl.program_id(2) * cta.j_per_split
-    bytes: gl.constexpr = PAIR * (SIZE_D * SIZE_S + 2 * BLOCK_I * ROWS) * 2
+    bytes: gl.constexpr = tile_bytes(cta.b.desc) + 2 * PAIR * tile_bytes(cta.grad.desc)
     n = gl.to_tensor(0)
     for j in range(start, gl.minimum(start + cta.j_per_split, cta.size_j), PAIR):
-        slot, bar = wait_empty(cta.full, cta.empty, n, bytes)
-        async_load(cta.b_desc, [j, 0, 0], bar, cta.b_smem.index(slot))
+        slot, bar = ring.wait_empty(cta.b, n, bytes)
+        async_load(cta.b.desc, [j, 0, 0], bar, cta.b.slots.index(slot))
         for part in gl.static_range(2 * PAIR):
             async_load(
-                cta.grad_desc, [j + part // 2, i, part % 2 * ROWS], bar,
-                cta.grad_smem.index(2 * PAIR * slot + part),
+                cta.grad.desc, [j + part // 2, i, part % 2 * ROWS], bar,
+                cta.grad.slots.index(2 * PAIR * slot + part),
             )  # fmt: skip
         n += 1
 
@@ -125,22 +116,22 @@ def compute(w: gl.constexpr, cta):
     num_pairs = (gl.minimum(start + cta.j_per_split, cta.size_j) - start + PAIR - 1) // PAIR
     low = gl.full([ROWS, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
     high = low
-    a_tile = cta.a_smem.index(w)
-    mbarrier.wait(cta.a_full.index(w), 0)
-    mbarrier.wait(cta.full.index(0), 0)
-    outer = mma_wait(0, [multiply_outer(cta.b_smem, 0, a_tile)])
+    a_tile = cta.a.slots.index(w)
+    mbarrier.wait(cta.a.full.index(w), 0)
+    mbarrier.wait(cta.b.full.index(0), 0)
+    outer = mma_wait(0, [multiply_outer(cta.b.slots, 0, a_tile)])
     store_outer(outer, cta.outer_smem, w)
     slot = gl.to_tensor(0)
     for n in range(1, num_pairs):
-        following = wait_full(cta.full, n)
-        outer = multiply_outer(cta.b_smem, following, a_tile)
-        low, high = multiply_grad(cta.grad_smem, slot, cta.outer_smem, w, low, high)
+        following = ring.wait_full(cta.b, n)
+        outer = multiply_outer(cta.b.slots, following, a_tile)
+        low, high = multiply_grad(cta.grad.slots, slot, cta.outer_smem, w, low, high)
         # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
         outer, low, high = mma_wait(0, [outer, low, high])
-        mbarrier.arrive(cta.empty.index(slot))
+        mbarrier.arrive(cta.b.empty.index(slot))
         store_outer(outer, cta.outer_smem, w)
         slot = following
-    low, high = multiply_grad(cta.grad_smem, slot, cta.outer_smem, w, low, high)
+    low, high = multiply_grad(cta.grad.slots, slot, cta.outer_smem, w, low, high)
     low, high = mma_wait(0, [low, high])
     c = (gl.program_id(0) * 2 + w) * GROUP_C
     write(low, cta.out, 0, c, cta.size_c, cta.size_z)
@@ -156,22 +147,13 @@ def weight_gradient_kernel(
 
     ``a_desc`` (c, i, s), ``b_desc`` (j, d, s), ``grad_desc`` (j, i, z).
     """
-    dtype: gl.constexpr = a_desc.dtype
-    outer_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([COLUMNS, BLOCK_I], dtype)
-    a_smem = gl.allocate_shared_memory(dtype, [2, GROUP_C, BLOCK_I, SIZE_S], a_desc.layout)
-    b_smem = gl.allocate_shared_memory(dtype, [STAGES, PAIR, SIZE_D, SIZE_S], b_desc.layout)
-    grad_smem = gl.allocate_shared_memory(
-        dtype, [2 * PAIR * STAGES, 1, BLOCK_I, ROWS], grad_desc.layout
-    )
-    outer_smem = gl.allocate_shared_memory(dtype, [2 * PAIR, COLUMNS, BLOCK_I], outer_layout)
-    a_full = new_barriers(2, 1)
-    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
-    fence_async_shared()
-    num_j, per_split = gl.to_tensor(size_j), gl.to_tensor(j_per_split)
+    outer_smem = new_matrices(2 * PAIR, COLUMNS, BLOCK_I)
+    a, b = ring.new(a_desc, 2, 0), ring.new(b_desc, STAGES, 2)
+    grad = ring.along(b, grad_desc, 2 * PAIR * STAGES)
     two_groups(Cta(
-        out, a_smem, b_smem, grad_smem, outer_smem, a_full, full, empty, gl.to_tensor(size_c),
-        gl.to_tensor(size_z), num_j, per_split, a_desc, b_desc, grad_desc, STAGES, GROUP_REGISTERS,
-    ), compute, load)  # fmt: skip
+        out, a, b, grad, outer_smem, gl.to_tensor(size_c), gl.to_tensor(size_z),
+        gl.to_tensor(size_j), gl.to_tensor(j_per_split),
+    ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
 def weight_gradient_parts(grad_IJZ: Tensor, factors: Factors) -> Tensor:
