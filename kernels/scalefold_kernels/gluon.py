@@ -7,9 +7,7 @@ make numbers in registers of the constants.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
-
-from scalefold_kernels.compiler import async_load, reinterpret
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 ROWS = gl.constexpr(64)
 """Rows of a warp group's tile."""
@@ -70,65 +68,6 @@ def two_groups(
         [4, 1],
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
     )
-
-
-@gluon.jit
-def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
-    """Barriers that wait for ``ARRIVALS`` each. Only those that somebody waits for may be made."""
-    barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
-    for n in gl.static_range(NUMBER):
-        mbarrier.init(barriers.index(n), ARRIVALS)
-    return barriers
-
-
-@gluon.jit
-def new_barrier():
-    """A barrier that waits for one arrival."""
-    return new_barriers(1, 1).index(0)
-
-
-@gluon.constexpr_function
-def _tiles(number, desc):
-    """Shape of so many tiles."""
-    return [number, *desc.block_shape]
-
-
-@gluon.jit
-def new_tiles(desc, NUMBER: gl.constexpr):
-    """Shared memory for tiles of a tensor."""
-    return gl.allocate_shared_memory(desc.dtype, _tiles(NUMBER, desc), desc.layout)
-
-
-@gluon.jit
-def new_tile(desc):
-    """Shared memory for one tile of a tensor."""
-    return gl.allocate_shared_memory(desc.dtype, desc.block_shape, desc.layout)
-
-
-@gluon.jit
-def new_matrices(NUMBER: gl.constexpr, M: gl.constexpr, N: gl.constexpr):
-    """Shared memory for operands of products, in bfloat16; TMA takes them for boxes, too."""
-    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([M, N], gl.bfloat16)
-    return gl.allocate_shared_memory(gl.bfloat16, [NUMBER, M, N], layout)
-
-
-@gluon.constexpr_function
-def tile_bytes(*descs):
-    """Bytes of a tile of each of these tensors: what a barrier of all their copies expects."""
-    return sum(desc.block_type.nbytes for desc in descs)
-
-
-@gluon.jit
-def as_described(tile, desc):
-    """A tile in the shape in which TMA copies it, which may be another than that of products."""
-    return reinterpret(tile, desc.dtype, desc.block_shape, desc.layout)
-
-
-@gluon.jit
-def load_tile(desc, start, ready, tile):
-    """Start the copy of a tile; the barrier ``ready`` is for it alone."""
-    mbarrier.expect(ready, tile_bytes(desc))
-    async_load(desc, start, ready, as_described(tile, desc))
 
 
 @gluon.jit

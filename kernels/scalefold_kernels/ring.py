@@ -13,8 +13,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_load
-from scalefold_kernels.gluon import as_described, load_tile, new_barriers, new_tiles, tile_bytes
 
 Barriers = namedtuple("Barriers", "full empty")
 """A ring whose places in shared memory are kept elsewhere."""
@@ -26,7 +26,7 @@ Ring = namedtuple("Ring", "desc slots full empty")
 @gluon.jit
 def barriers(PLACES: gl.constexpr, READERS: gl.constexpr, LOADERS: gl.constexpr = 1):
     """Make the barriers of places that ``READERS`` warp groups give back."""
-    return Barriers(new_barriers(PLACES, LOADERS), new_barriers(PLACES, READERS))
+    return Barriers(smem.barriers(PLACES, LOADERS), smem.barriers(PLACES, READERS))
 
 
 @gluon.jit
@@ -35,23 +35,23 @@ def of_slots(desc, slots, READERS: gl.constexpr):
 
     With 0 ``READERS`` tiles stay, see `fill`.
     """
-    full = new_barriers(slots.shape[0], 1)
+    full = smem.barriers(slots.shape[0], 1)
     empty = full
     if READERS > 0:
-        empty = new_barriers(slots.shape[0], READERS)
+        empty = smem.barriers(slots.shape[0], READERS)
     return Ring(desc, slots, full, empty)
 
 
 @gluon.jit
 def new(desc, PLACES: gl.constexpr, READERS: gl.constexpr):
     """Make a `Ring` as `of_slots`, with new shared memory."""
-    return of_slots(desc, new_tiles(desc, PLACES), READERS)
+    return of_slots(desc, smem.tiles(desc, PLACES), READERS)
 
 
 @gluon.jit
 def along(ring, desc, PLACES: gl.constexpr):
     """A `Ring` of another tensor with the barriers of this one: `load_pair` fills both."""
-    return Ring(desc, new_tiles(desc, PLACES), ring.full, ring.empty)
+    return Ring(desc, smem.tiles(desc, PLACES), ring.full, ring.empty)
 
 
 @gluon.jit
@@ -102,19 +102,21 @@ def wait_empty(ring, i, BYTES: gl.constexpr, w=None):
 def fill(ring, i, start):
     """Start the copy of number ``i``, which begins at ``start``, to a place that is still empty."""
     at = place(ring, i)
-    load_tile(ring.desc, start, ring.full.index(at), ring.slots.index(at))
+    smem.load(ring.desc, start, ring.full.index(at), ring.slots.index(at))
 
 
 @gluon.jit
 def load(ring, i, start, w=None):
     """Start the copy of number ``i``, which begins at ``start``, as soon as there is room."""
-    at, ready = wait_empty(ring, i, tile_bytes(ring.desc), w)
-    async_load(ring.desc, start, ready, as_described(ring.slots.index(at), ring.desc))
+    at, ready = wait_empty(ring, i, smem.tile_bytes(ring.desc), w)
+    async_load(ring.desc, start, ready, smem.as_described(ring.slots.index(at), ring.desc))
 
 
 @gluon.jit
 def load_pair(first, second, i, start, second_start, w=None):
     """Start the copies of number ``i`` of two rings with the same barriers, see `along`."""
-    at, ready = wait_empty(first, i, tile_bytes(first.desc, second.desc), w)
-    async_load(first.desc, start, ready, as_described(first.slots.index(at), first.desc))
-    async_load(second.desc, second_start, ready, as_described(second.slots.index(at), second.desc))
+    at, ready = wait_empty(first, i, smem.tile_bytes(first.desc, second.desc), w)
+    async_load(first.desc, start, ready, smem.as_described(first.slots.index(at), first.desc))
+    async_load(
+        second.desc, second_start, ready, smem.as_described(second.slots.index(at), second.desc)
+    )

@@ -18,8 +18,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, wait_full
+from scalefold_kernels.gluon import mma_layout, wait_empty, wait_full
 from scalefold_kernels.ops.attention.arguments import Inputs, transposed
 from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.launch import (
@@ -216,9 +217,9 @@ def backward_keys_kernel(
     statistics_smem = gl.allocate_shared_memory(gl.float32, numbers, lse_desc.layout)
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
     unmasked_smem = gl.allocate_shared_memory(gl.int32, [SIDES, 1], parts.FLAT)
-    full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, 1)
+    full, empty = smem.barriers(PLACES, 1), smem.barriers(PLACES, 1)
     # Announced by TMA and, for the mask, by the loader.
-    keys_full, keys_empty = new_barriers(SIDES, 2), new_barriers(SIDES + 1, 1)
+    keys_full, keys_empty = smem.barriers(SIDES, 2), smem.barriers(SIDES + 1, 1)
     bias_full = keys_empty.index(SIDES)
     fence_async_shared()
 

@@ -15,8 +15,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
+from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_load, mma, mma_wait, thread_barrier
-from scalefold_kernels.gluon import mma_layout, new_barriers
+from scalefold_kernels.gluon import mma_layout
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.ops.attention.arguments import Inputs, new_sums, transposed
 from scalefold_kernels.ops.attention.hopper import parts
@@ -218,7 +219,7 @@ def backward_queries_kernel(
     sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], parts.FLAT)
     memory = k_smem, v_smem, bias_smem, sums_smem, mask_smem
-    full, others = new_barriers(PLACES, 1), new_barriers(2, 1)
+    full, others = smem.barriers(PLACES, 1), smem.barriers(2, 1)
     query_full, bias_full = others.index(0), others.index(1)
     fence_async_shared()
 

@@ -16,15 +16,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import (
-    mma_layout,
-    new_barriers,
-    opaque_zero,
-    two_groups,
-    wait_empty,
-    widen,
-)
+from scalefold_kernels.gluon import mma_layout, opaque_zero, two_groups, wait_empty, widen
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -311,11 +305,15 @@ def backward_queries_bias_kernel(
     other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], parts.BY_THREAD)
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], parts.FLAT)
     unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], parts.FLAT)
-    raw, open, query_empty = new_barriers(AHEAD, 1), new_barriers(AHEAD, 2), new_barriers(AHEAD, 2)
-    full = new_barriers(slots, 2)  # announced by TMA and, for the mask, by the loader
-    empty = new_barriers(STAGES, 2)
+    raw, open, query_empty = (
+        smem.barriers(AHEAD, 1),
+        smem.barriers(AHEAD, 2),
+        smem.barriers(AHEAD, 2),
+    )
+    full = smem.barriers(slots, 2)  # announced by TMA and, for the mask, by the loader
+    empty = smem.barriers(STAGES, 2)
     # One allocation: the bias's is waited for once, but nothing may take its place.
-    more = new_barriers(3, 1)
+    more = smem.barriers(3, 1)
     bias_full, other_full, other_empty = more.index(0), more.index(1), more.index(2)
     fence_async_shared()
 

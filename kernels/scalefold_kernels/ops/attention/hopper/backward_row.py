@@ -16,6 +16,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from scalefold_kernels import smem
 from scalefold_kernels.compiler import (
     async_load,
     async_store,
@@ -24,7 +25,7 @@ from scalefold_kernels.compiler import (
     reinterpret,
     thread_barrier,
 )
-from scalefold_kernels.gluon import new_barriers, product_int64, unsigned, widen
+from scalefold_kernels.gluon import product_int64, unsigned, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept
 from scalefold_kernels.ops.attention.hopper import why_not as why_not_hopper
@@ -192,7 +193,7 @@ def backward_row_kernel(
     v_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
     transposed: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     grad_s_smem = gl.allocate_shared_memory(dtype, [KEYS, 64], transposed)
-    ready = new_barriers(STAGES, 1)
+    ready = smem.barriers(STAGES, 1)
     fence_async_shared()
     thread_barrier()
 

@@ -21,8 +21,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, new_barriers, opaque_zero, widen
+from scalefold_kernels.gluon import mma_layout, opaque_zero, widen
 from scalefold_kernels.ops.attention.arguments import Inputs, Kept, transposed
 from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.launch import (
@@ -369,12 +370,12 @@ def forward_kernel(
     again_smem = gl.allocate_shared_memory(gl.int32, [GROUPS, 1], parts.FLAT)
     rests: gl.constexpr = [GROUPS if KEEPS else 1, 1, 1, 64, 1, C]
     rest_smem = gl.allocate_shared_memory(rest_desc.dtype, rests, rest_desc.layout)
-    full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, GROUPS)
-    q_full, q_empty = new_barriers(GROUPS, 1), new_barriers(GROUPS, 1)
-    gate_full = new_barriers(GROUPS, 1) if HAS_GATE else q_full
-    others = new_barriers(2, 1)
+    full, empty = smem.barriers(PLACES, 1), smem.barriers(PLACES, GROUPS)
+    q_full, q_empty = smem.barriers(GROUPS, 1), smem.barriers(GROUPS, 1)
+    gate_full = smem.barriers(GROUPS, 1) if HAS_GATE else q_full
+    others = smem.barriers(2, 1)
     bias_full, row_full = others.index(0), others.index(1)
-    finished = new_barriers(1, GROUPS).index(0)
+    finished = smem.barriers(1, GROUPS).index(0)
     fence_async_shared()
 
     mask += batch.to(gl.int64) * mask_stride_b

@@ -19,20 +19,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, tiles
+from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import (
-    ROWS,
-    as_described,
-    load_tile,
-    mma_layout,
-    new_barrier,
-    new_barriers,
-    new_matrices,
-    new_tile,
-    two_groups,
-)
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Update
@@ -64,7 +54,7 @@ def load(cta):
     """The loader warp."""
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_K
     sample, first, first_tile = parts.start(cta, gl.program_id(0) // cta.COLUMN_BLOCKS)
-    load_tile(cta.weight_desc, [0, column], cta.weight_full, cta.weight)
+    smem.load(cta.weight_desc, [0, column], cta.weight_full, cta.weight)
     n = gl.to_tensor(0)
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
         at = parts.line_of(cta, sample, tile)
@@ -131,7 +121,7 @@ def compute(w: gl.constexpr, cta):
         out_tile.store(grad_h.to(out_tile.dtype))
         fence_async_shared()
         at = [parts.line_of(cta, sample, tile), first, column + w * HALF_K]
-        async_store(cta.grad_h_desc, at, as_described(out_tile, cta.grad_h_desc))
+        async_store(cta.grad_h_desc, at, smem.as_described(out_tile, cta.grad_h_desc))
         bias_sum, weight_sum = mma_wait(0, [bias_sum, weight_sum])
         mbarrier.arrive(cta.grad.empty.index(slot))
         n += 1
@@ -166,19 +156,19 @@ def residual_linear_backward_hopper_kernel(
     """
     bits_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
     FLAT: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])
-    ones_smem = new_matrices(1, ROWS, ONES).index(0)
+    ones_smem = smem.matrices(1, ROWS, ONES).index(0)
     ones_smem.store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, FLAT))
-    grad = ring.of_slots(grad_desc, new_matrices(STAGES, ROWS, BLOCK_C), 2)
-    h = ring.Ring(h_desc, new_matrices(STAGES, ROWS, BLOCK_K), grad.full, grad.empty)
+    grad = ring.of_slots(grad_desc, smem.matrices(STAGES, ROWS, BLOCK_C), 2)
+    h = ring.Ring(h_desc, smem.matrices(STAGES, ROWS, BLOCK_K), grad.full, grad.empty)
     mask_smem = gl.allocate_shared_memory(
         gl.int16, [2, 8 if SHARED == 1 else 1, BLOCK_C // 2], bits_layout
     )
-    out_smem = new_matrices(2, ROWS, BLOCK_K // 2)
-    dropped = new_barriers(STAGES, 2) if SHARED > 0 else grad.full
+    out_smem = smem.matrices(2, ROWS, BLOCK_K // 2)
+    dropped = smem.barriers(STAGES, 2) if SHARED > 0 else grad.full
     two_groups(Cta(
         grad_h_desc, partial, key, gl.to_tensor(layer), gl.to_tensor(threshold),
-        gl.to_tensor(scale), gl.to_tensor(key_stride), grad, h, weight_desc, new_tile(weight_desc),
-        new_barrier(), ones_smem, mask_smem, out_smem, dropped, parts.tensors(order),
+        gl.to_tensor(scale), gl.to_tensor(key_stride), grad, h, weight_desc, smem.tile(weight_desc),
+        smem.barrier(), ones_smem, mask_smem, out_smem, dropped, parts.tensors(order),
         C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 

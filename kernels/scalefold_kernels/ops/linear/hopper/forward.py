@@ -19,20 +19,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, tiles
+from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_store, mma
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import (
-    ROWS,
-    as_described,
-    load_tile,
-    mma_layout,
-    new_barrier,
-    new_matrices,
-    new_tile,
-    two_groups,
-    widen,
-)
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Update
@@ -56,7 +46,7 @@ def start_of(w, cta):
 def load(cta):
     """The loader warp."""
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_C
-    load_tile(cta.weight_desc, [column, 0], cta.weight_full, cta.weight)
+    smem.load(cta.weight_desc, [column, 0], cta.weight_full, cta.weight)
     sample0, first0, tile0 = start_of(0, cta)
     sample1, first1, tile1 = start_of(1, cta)
     n = gl.to_tensor(0)
@@ -113,7 +103,7 @@ def compute(w, cta):
         x_tile.store((widen(x_tile.load(OUT)) + update).to(x_tile.dtype))
         fence_async_shared()
         at = [parts.line_of(cta, sample, tile), first, column]
-        async_store(cta.out_desc, at, as_described(x_tile, cta.out_desc))
+        async_store(cta.out_desc, at, smem.as_described(x_tile, cta.out_desc))
         if cta.X_STAGES == 1:
             tma.store_wait(0)
             mbarrier.arrive(cta.x.empty.index(place))
@@ -136,14 +126,14 @@ def residual_linear_forward_hopper_kernel(
     ``order`` is a `Order`, whose groups of lines have a warp group each.
     """
     bits_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
-    h = ring.of_slots(h_desc, new_matrices(2 * H_STAGES, ROWS, BLOCK_K), 1)
-    x = ring.of_slots(x_desc, new_matrices(2 * X_STAGES, ROWS, BLOCK_C), 1)
+    h = ring.of_slots(h_desc, smem.matrices(2 * H_STAGES, ROWS, BLOCK_K), 1)
+    x = ring.of_slots(x_desc, smem.matrices(2 * X_STAGES, ROWS, BLOCK_C), 1)
     mask_smem = gl.allocate_shared_memory(
         gl.int8, [2, 8 if SHARED == 1 else 1, BLOCK_C], bits_layout
     )
     two_groups(Cta(
         out_desc, bias, key, gl.to_tensor(layer), gl.to_tensor(threshold), gl.to_tensor(scale),
-        gl.to_tensor(key_stride), h, x, weight_desc, new_tile(weight_desc), new_barrier(),
+        gl.to_tensor(key_stride), h, x, weight_desc, smem.tile(weight_desc), smem.barrier(),
         mask_smem, parts.tensors(order), C, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, X_STAGES,
     ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 

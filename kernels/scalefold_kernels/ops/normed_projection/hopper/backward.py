@@ -15,20 +15,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, tiles
+from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_store, mma, mma_wait
-from scalefold_kernels.gluon import (
-    ROWS,
-    columns,
-    load_tile,
-    mma_layout,
-    new_barrier,
-    new_matrices,
-    new_tile,
-    opaque_zero,
-    two_groups,
-    widen,
-)
+from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen
 from scalefold_kernels.ops.normed_projection.arguments import (
     MAX_FEW_OUTPUTS,
     Gradients,
@@ -68,7 +57,7 @@ def load(cta):
             i += 1
         if cta.HAS_FEW:
             if n == 0:
-                load_tile(cta.few_desc, [0, 0], cta.few_full, cta.few_weight)
+                smem.load(cta.few_desc, [0, 0], cta.few_full, cta.few_weight)
         for w in gl.static_range(2):
             at = [(2 * tile + w) * ROWS, 0]
             if cta.HAS_THROUGH:
@@ -291,7 +280,7 @@ def projection_backward_hopper_kernel(
     """
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
     FEW: gl.constexpr = few_block(S)
-    ones_smem, spare_smem = new_matrices(1, ROWS, ONES), new_matrices(2, ROWS, PART)
+    ones_smem, spare_smem = smem.matrices(1, ROWS, ONES), smem.matrices(2, ROWS, PART)
     one: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
     ones_smem.index(0).store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, one))
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
@@ -303,11 +292,11 @@ def projection_backward_hopper_kernel(
     shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
     norm_smem.index(1).store(shift)
     grad, weight = ring.new(grad_desc, 2 * STAGES, 1), ring.new(weight_desc, STAGES, 2)
-    few_weight, few_smem = new_tile(few_desc), new_matrices(2, ROWS, FEW)
+    few_weight, few_smem = smem.tile(few_desc), smem.matrices(2, ROWS, FEW)
     x = ring.new(x_desc, 2, 1)
     through = ring.along(x, through_desc, 2)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
-    few_full = new_barrier() if HAS_FEW else x.full.index(0)
+    few_full = smem.barrier() if HAS_FEW else x.full.index(0)
     two_groups(Cta(
         norm_smem, stats, sums, first_scale, few_scale, few_ptr, gl.to_tensor(few_stride),
         gl.to_tensor(few_stride_s), normed_desc, grad_x_desc, grad, weight, few_desc, few_weight,

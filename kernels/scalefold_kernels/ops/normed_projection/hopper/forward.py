@@ -15,18 +15,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, tiles
+from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_store, mma
-from scalefold_kernels.gluon import (
-    ROWS,
-    load_tile,
-    mma_layout,
-    new_barrier,
-    new_tile,
-    new_tiles,
-    two_groups,
-    widen,
-)
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.normed_projection.arguments import Norm, Projections
 from scalefold_kernels.rows import rows_of
@@ -56,7 +47,7 @@ def load(cta):
             ring.load(cta.x, n, [(2 * tile + w) * ROWS, 0], w)
         if cta.HAS_FEW:
             if n == 0:
-                load_tile(cta.few_desc, [0, 0], cta.few_full, cta.few_weight)
+                smem.load(cta.few_desc, [0, 0], cta.few_full, cta.few_weight)
         if cta.BLOCKS > cta.STAGES or i == 0:
             for block in range(cta.BLOCKS):
                 if cta.BLOCKS > cta.STAGES:
@@ -178,8 +169,8 @@ def projection_forward_hopper_kernel(
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
     x = ring.new(x_desc, 2 * X_STAGES, 1)
     weight = ring.new(weight_desc, STAGES, 2 if BLOCKS > STAGES else 0)
-    few_weight, out_smem = new_tile(few_desc), new_tiles(out_desc, 2 * OUT_STAGES)
-    few_full = new_barrier() if HAS_FEW else x.full.index(0)
+    few_weight, out_smem = smem.tile(few_desc), smem.tiles(out_desc, 2 * OUT_STAGES)
+    few_full = smem.barrier() if HAS_FEW else x.full.index(0)
     two_groups(Cta(
         norm_weight, norm_bias, bias, gl.to_tensor(first_biased), first_scale, few_scale, few_ptr,
         stats, out_desc, out_smem, x, weight, few_desc, few_weight, few_full,

@@ -24,18 +24,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import (
-    ROWS,
-    mma_layout,
-    new_barriers,
-    new_matrices,
-    new_tiles,
-    tile_bytes,
-    two_groups,
-    widen,
-)
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.outer_product.arguments import (
     EPS,
@@ -131,7 +122,7 @@ def load(cta):
                 i += 1
             if cta.MEAN:
                 for w in gl.static_range(2):
-                    _, ready = ring.wait_empty(cta.z, n, GROUP_Y * tile_bytes(cta.z.desc), w)
+                    _, ready = ring.wait_empty(cta.z, n, GROUP_Y * smem.tile_bytes(cta.z.desc), w)
                     for part in gl.static_range(w * GROUP_Y, (w + 1) * GROUP_Y):
                         async_load(cta.z.desc, [x, y + part, 0], ready, cta.z.slots.index(part))
             n += 1
@@ -292,10 +283,10 @@ def chained_products_kernel(
     if MEAN:
         second_tiles = ring.new(second_desc, 4, 1)
         z = ring.Ring(
-            z_desc, new_tiles(z_desc, 2 * GROUP_Y), new_barriers(2, 1), new_barriers(2, 1)
+            z_desc, smem.tiles(z_desc, 2 * GROUP_Y), smem.barriers(2, 1), smem.barriers(2, 1)
         )
     else:
-        second_tiles, z = new_matrices(2, SIZE_M, GROUP_Y * SIZE_D), first
+        second_tiles, z = smem.matrices(2, SIZE_M, GROUP_Y * SIZE_D), first
     other_rings = ring.beside(first, other_first_desc), ring.beside(third, other_third_desc)
     chains = both_chains(sizes, second_strides, (tiling, other_tiling))
     count_x, count_y = count_strides

@@ -17,9 +17,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from scalefold_kernels import ring
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import ROWS, mma_layout, new_matrices, tile_bytes, two_groups
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups
 from scalefold_kernels.ops.outer_product.arguments import Factors, even_splits, launch_tile
 from scalefold_kernels.tma import tiles_of
 
@@ -48,7 +48,7 @@ def load(cta):
     for w in gl.static_range(2):
         ring.fill(cta.a, w, [c + w * GROUP_C, i, 0])
     start = gl.program_id(2) * cta.j_per_split
-    bytes: gl.constexpr = tile_bytes(cta.b.desc) + 2 * PAIR * tile_bytes(cta.grad.desc)
+    bytes: gl.constexpr = smem.tile_bytes(cta.b.desc) + 2 * PAIR * smem.tile_bytes(cta.grad.desc)
     n = gl.to_tensor(0)
     for j in range(start, gl.minimum(start + cta.j_per_split, cta.size_j), PAIR):
         slot, bar = ring.wait_empty(cta.b, n, bytes)
@@ -147,7 +147,7 @@ def weight_gradient_kernel(
 
     ``a_desc`` (c, i, s), ``b_desc`` (j, d, s), ``grad_desc`` (j, i, z).
     """
-    outer_smem = new_matrices(2 * PAIR, COLUMNS, BLOCK_I)
+    outer_smem = smem.matrices(2 * PAIR, COLUMNS, BLOCK_I)
     a, b = ring.new(a_desc, 2, 0), ring.new(b_desc, STAGES, 2)
     grad = ring.along(b, grad_desc, 2 * PAIR * STAGES)
     two_groups(Cta(

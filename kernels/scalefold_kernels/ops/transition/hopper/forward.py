@@ -8,9 +8,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, tiles
+from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_store, mma, mma_wait
-from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.transition.hopper.parts import load_bias, relu, width_of
 from scalefold_kernels.ops.transition.op import Kept, Parameters, shape_class
@@ -170,7 +170,7 @@ def forward_kernel(
     up, down = ring.new(up_desc, STAGES, 2), ring.new(down_desc, STAGES, 2)
     turns = x.full  # unused when a tile has one block of hidden channels
     if H > BLOCK_H:
-        turns = new_barriers(2, 1)
+        turns = smem.barriers(2, 1)
     two_groups(Cta(
         norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats, x, up, down,
         turns, gl.to_tensor(num_rows), gl.to_tensor(num_tiles),

@@ -17,9 +17,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, tiles
+from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import ROWS, mma_layout, new_barrier, new_tile, tile_bytes, two_groups
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.transition.hopper import parts
 from scalefold_kernels.ops.transition.hopper.parts import COLUMNS, DEPTH, relu
@@ -37,7 +37,7 @@ Cta = namedtuple(
 def load(cta):
     """The loader warp."""
     h = gl.program_id(0) * cta.BLOCK_H
-    mbarrier.expect(cta.weights_full, tile_bytes(cta.up_desc, cta.down_desc))
+    mbarrier.expect(cta.weights_full, smem.tile_bytes(cta.up_desc, cta.down_desc))
     async_load(cta.up_desc, [h, 0], cta.weights_full, cta.up)
     async_load(cta.down_desc, [0, h], cta.weights_full, cta.down)
     start = gl.program_id(1) * cta.rows_per_part
@@ -161,14 +161,14 @@ def gradients_kernel(
     """See the module. ``out`` (2, parts, H, C), ``sums`` (parts, H), over a part's rows each."""
     dtype: gl.constexpr = normed_desc.dtype
     ones = parts.new_columns(1, dtype).index(0)
-    up, down = new_tile(up_desc), new_tile(down_desc)
+    up, down = smem.tile(up_desc), smem.tile(down_desc)
     normed = ring.new(normed_desc, STAGES, 2)
     grad = ring.along(normed, grad_desc, STAGES)
     hidden_smem = gl.allocate_shared_memory(dtype, [2, BLOCK_H, ROWS], grad_hidden_desc.layout)
     out_tile = gl.allocate_shared_memory(dtype, [BLOCK_H, ROWS], grad_hidden_desc.layout)
     two_groups(Cta(
         grad_hidden_desc, out, sums, up, down, normed, grad, hidden_smem, ring.barriers(2, 1),
-        out_tile, ones, new_barrier(), gl.to_tensor(num_rows), gl.to_tensor(rows_per_part),
+        out_tile, ones, smem.barrier(), gl.to_tensor(num_rows), gl.to_tensor(rows_per_part),
         up_desc, down_desc, up_bias, C, H, BLOCK_C, BLOCK_H,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 

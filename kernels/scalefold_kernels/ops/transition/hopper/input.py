@@ -15,18 +15,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, tiles
+from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import (
-    ROWS,
-    columns,
-    mma_layout,
-    new_tiles,
-    opaque_zero,
-    tile_bytes,
-    two_groups,
-    widen,
-)
+from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen
 from scalefold_kernels.ops.transition.hopper import parts
 from scalefold_kernels.ops.transition.hopper.parts import COLUMNS, DEPTH
 from scalefold_kernels.ops.transition.op import Parameters, shape_class
@@ -52,7 +43,9 @@ def load(cta):
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = 2 * tile * ROWS
         for h in range(0, cta.H, DEPTH):
-            bytes: gl.constexpr = 2 * tile_bytes(cta.grad_hidden_desc) + tile_bytes(cta.up.desc)
+            bytes: gl.constexpr = 2 * smem.tile_bytes(cta.grad_hidden_desc) + smem.tile_bytes(
+                cta.up.desc
+            )
             slot, bar = ring.wait_empty(cta.up, i, bytes)
             for w in gl.static_range(2):
                 at = [parts.piece_row(row + w * ROWS, h, cta.H), 0]
@@ -195,7 +188,7 @@ def input_gradient_kernel(
 ):  # fmt: skip
     """See the module. ``sums`` (2, 2 CTAs, C) over each group's rows."""
     ones = parts.new_columns(2, x_desc.dtype)
-    left = new_tiles(grad_hidden_desc, 2 * STAGES)
+    left = smem.tiles(grad_hidden_desc, 2 * STAGES)
     up = ring.new(up_desc, STAGES, 2)
     x, grad = ring.beside(up, x_desc), ring.beside(up, grad_desc)
     two_groups(Cta(

@@ -14,18 +14,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.mask import drawing
-from scalefold_kernels.gluon import (
-    load_tile,
-    mma_layout,
-    new_barrier,
-    new_barriers,
-    new_tile,
-    new_tiles,
-    one_group,
-    widen,
-)
+from scalefold_kernels.gluon import mma_layout, one_group, widen
 from scalefold_kernels.ops.triangle.arguments import EPS, OutputArguments, Sizes, new_statistics
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
@@ -49,7 +41,7 @@ def load(cta):
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         first = tile * TILE
         mbarrier.wait(cta.empty.index(PRODUCT), turn ^ 1)
-        load_tile(cta.product_desc, [0, first], cta.full.index(PRODUCT), cta.product)
+        smem.load(cta.product_desc, [0, first], cta.full.index(PRODUCT), cta.product)
         if tile == gl.program_id(0):
             parts.load_weight(cta.weight_desc, cta.weight_full, cta.weight)
         mbarrier.wait(cta.empty.index(GATE), turn ^ 1)
@@ -114,9 +106,9 @@ def output_forward_kernel(
     dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), factor
     one_group(Cta(
         weight_desc, product_desc, gate_desc, z_desc, out_desc, norm_weight, norm_bias, bias,
-        dropped, mean, reciprocal, new_tiles(weight_desc, halves), new_tile(product_desc),
-        new_tiles(gate_desc, halves), new_tiles(z_desc, halves), new_barrier(),
-        new_barriers(3, 1), new_barriers(3, 1), gl.to_tensor(P), gl.to_tensor(ROWS),
+        dropped, mean, reciprocal, smem.tiles(weight_desc, halves), smem.tile(product_desc),
+        smem.tiles(gate_desc, halves), smem.tiles(z_desc, halves), smem.barrier(),
+        smem.barriers(3, 1), smem.barriers(3, 1), gl.to_tensor(P), gl.to_tensor(ROWS),
         gl.to_tensor(COLUMNS), gl.to_tensor(num_tiles), eps, SHARED, C,
     ), update, load, LOADER_REGISTERS)  # fmt: skip
 

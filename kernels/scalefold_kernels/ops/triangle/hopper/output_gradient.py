@@ -15,10 +15,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.dropout.mask import drawing
-from scalefold_kernels.gluon import mma_layout, new_barriers, new_tiles, tile_bytes, widen
+from scalefold_kernels.gluon import mma_layout, widen
 from scalefold_kernels.ops.triangle.arguments import OutputArguments, OutputKept, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
@@ -47,7 +47,7 @@ Cta = namedtuple(
 def load(cta):
     """The loader warp."""
     HALVES: gl.constexpr = cta.C // 64
-    bytes: gl.constexpr = tile_bytes(cta.product.desc) + HALVES * tile_bytes(
+    bytes: gl.constexpr = smem.tile_bytes(cta.product.desc) + HALVES * smem.tile_bytes(
         cta.gate_desc, cta.d_out_desc
     )
     parts.load_weight(cta.weight_desc, cta.weight_full, cta.weight)
@@ -226,14 +226,14 @@ def output_backward_kernel(
     ones = gl.full([TILE, SUM_COLUMNS], 1.0, gl.float32, mma_layout(SUM_COLUMNS))
     ones_smem.store(ones.to(dtype))
     product = ring.new(product_desc, places, 2)
-    more = new_barriers(2, 1)
+    more = smem.barriers(2, 1)
     dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), factor
     run_partitions(Cta(
         weight_desc, gate_desc, d_out_desc, d_product_desc, d_gate_desc, mean, reciprocal,
         norm_weight, norm_bias, bias, dropped, partial, partial_bias,
-        new_tiles(weight_desc, HALVES), bias_smem, ones_smem, product,
-        new_tiles(gate_desc, places * HALVES), new_tiles(d_out_desc, places * HALVES),
-        more.index(0), more.index(1), new_barriers(places, 1), gl.to_tensor(P),
+        smem.tiles(weight_desc, HALVES), bias_smem, ones_smem, product,
+        smem.tiles(gate_desc, places * HALVES), smem.tiles(d_out_desc, places * HALVES),
+        more.index(0), more.index(1), smem.barriers(places, 1), gl.to_tensor(P),
         gl.to_tensor(ROWS), gl.to_tensor(COLUMNS), SHARED, C, REGISTERS,
     ))  # fmt: skip
 

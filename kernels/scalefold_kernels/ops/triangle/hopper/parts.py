@@ -16,8 +16,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_load
-from scalefold_kernels.gluon import tile_bytes
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.triangle.arguments import Sizes
 from scalefold_kernels.tma import tiles_of, within_reach
@@ -58,7 +58,7 @@ def num_rounds(P):
 def load_rows(desc, first, ready, slots):
     """Start the copies of all channels of a tile, 64 to each slot; ``ready`` is for them alone."""
     PARTS: gl.constexpr = slots.shape[0]
-    mbarrier.expect(ready, PARTS * tile_bytes(desc))
+    mbarrier.expect(ready, PARTS * smem.tile_bytes(desc))
     for part in gl.static_range(PARTS):
         async_load(desc, [first, part * 64], ready, slots.index(part))
 
@@ -67,7 +67,7 @@ def load_rows(desc, first, ready, slots):
 def load_weight(desc, ready, slots):
     """Start the copies of a weight, 64 rows to each slot; ``ready`` is for them alone."""
     PARTS: gl.constexpr = slots.shape[0]
-    mbarrier.expect(ready, PARTS * tile_bytes(desc))
+    mbarrier.expect(ready, PARTS * smem.tile_bytes(desc))
     for part in gl.static_range(PARTS):
         async_load(desc, [part * 64, 0], ready, slots.index(part))
 

@@ -16,9 +16,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels import ring
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import as_described, mma_layout, new_tiles, tile_bytes, two_groups
+from scalefold_kernels.gluon import mma_layout, two_groups
 from scalefold_kernels.ops.triangle.arguments import Product
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.parts import GROUPS
@@ -63,12 +63,12 @@ def place(tile, sizes):
 
 
 @gluon.jit
-def load_block(desc, matrix, k, at, bar, smem):
+def load_block(desc, matrix, k, at, bar, block):
     """Start the copy of a block of an operand, plain or transposed as it is in memory."""
     if is_transposed(desc):
-        async_load(desc, [matrix, k, at], bar, as_described(smem, desc))
+        async_load(desc, [matrix, k, at], bar, smem.as_described(block, desc))
     else:
-        async_load(desc, [matrix, at, k], bar, as_described(smem, desc))
+        async_load(desc, [matrix, at, k], bar, smem.as_described(block, desc))
 
 
 @gluon.jit
@@ -82,7 +82,9 @@ def load_tiles(cta):
             matrix, row, column, there = place(number, sizes)
             if there:
                 for k in range(0, sizes[3], DEPTH):
-                    slot, bar = ring.wait_empty(cta.blocks, n, tile_bytes(x_desc, x_desc, y_desc))
+                    slot, bar = ring.wait_empty(
+                        cta.blocks, n, smem.tile_bytes(x_desc, x_desc, y_desc)
+                    )
                     load_block(y_desc, matrix, k, column, bar, cta.y.index(slot))
                     for w in gl.static_range(GROUPS):
                         first = row + w * BLOCK
@@ -92,14 +94,14 @@ def load_tiles(cta):
 
 
 @gluon.jit
-def operand(desc, smem):
+def operand(desc, block):
     """A block as (its 128 rows or columns, inner dimension)."""
     layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    smem = reinterpret(smem, desc.dtype, desc.block_shape[1:], layout)
+    block = reinterpret(block, desc.dtype, desc.block_shape[1:], layout)
     if is_transposed(desc):
-        return smem.permute((1, 0))
+        return block.permute((1, 0))
     else:
-        return smem
+        return block
 
 
 @gluon.jit
@@ -150,7 +152,7 @@ def batched_products_kernel(
     rounds = gl.cdiv(batch * num_tiles, gl.num_programs(0))
     products = (x_desc, y_desc, out_desc, sizes), (x_desc_2, y_desc_2, out_desc_2, sizes_2)
     two_groups(Cta(
-        products, new_blocks(STAGES * GROUPS), new_blocks(STAGES), new_tiles(out_desc, GROUPS),
+        products, new_blocks(STAGES * GROUPS), new_blocks(STAGES), smem.tiles(out_desc, GROUPS),
         ring.barriers(STAGES, GROUPS), rounds, PRODUCTS,
     ), multiply, load_tiles, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 

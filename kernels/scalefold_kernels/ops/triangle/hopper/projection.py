@@ -13,16 +13,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import (
-    mma_layout,
-    new_barrier,
-    new_tiles,
-    tile_bytes,
-    two_groups,
-    widen,
-)
+from scalefold_kernels.gluon import mma_layout, two_groups, widen
 from scalefold_kernels.ops.triangle.arguments import EPS, Projected, ProjectionWeights, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
@@ -38,7 +31,7 @@ Cta = namedtuple(
 def load(cta):
     """The loader warp; a weight is several blocks of 64 rows."""
     HALVES: gl.constexpr = cta.C // 64
-    mbarrier.expect(cta.weight_full, 5 * HALVES * tile_bytes(cta.weights[0]))
+    mbarrier.expect(cta.weight_full, 5 * HALVES * smem.tile_bytes(cta.weights[0]))
     for i in gl.static_range(5):
         for half in gl.static_range(HALVES):
             place = cta.weight.index(i * HALVES + half)
@@ -135,8 +128,8 @@ def projection_forward_kernel(
     two_groups(Cta(
         (a_desc, b_desc), gate_desc, mask, norm_weight, norm_bias,
         (a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias), mean, reciprocal, weights,
-        new_tiles(a_weight_desc, 5 * C // 64), new_barrier(), ring.new(z_desc, GROUPS, 1),
-        new_tiles(gate_desc, 2 * GROUPS), gl.to_tensor(P), eps, C,
+        smem.tiles(a_weight_desc, 5 * C // 64), smem.barrier(), ring.new(z_desc, GROUPS, 1),
+        smem.tiles(gate_desc, 2 * GROUPS), gl.to_tensor(P), eps, C,
     ), project, load, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
