@@ -15,7 +15,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from scalefold_kernels import smem
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, mma, mma_wait, thread_barrier
 from scalefold_kernels.gluon import mma_layout
 from scalefold_kernels.limits import needs_int64
@@ -117,7 +117,7 @@ def start_pass(
     _, _, bias_smem, sums_smem, _ = memory
     # All are done with the bias of the pass before.
     thread_barrier()
-    mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
+    mbarrier.expect(bias_full, NUM_BLOCKS * smem.tile_bytes(bias_desc))
     for b in range(NUM_BLOCKS):
         key = FIRST_K + (pass_index * NUM_BLOCKS + b) * BLOCK_K
         place = bias_smem.index(b)
@@ -131,7 +131,7 @@ def start_pass(
 
 @gluon.jit
 def differentiate_block(
-    sums_q, j, place, ready, phase, masked, row, memory,
+    sums_q, j, place, used, masked, row, memory,
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr,
     C: gl.constexpr, BLOCK_K: gl.constexpr,
 ):  # fmt: skip
@@ -140,14 +140,14 @@ def differentiate_block(
     ``j``: its number in the pass; ``masked``: its number among all.
     """
     q, grad_out, lse_tile, delta_tile, none_masked, factor, unit = row
-    k_smem, v_smem, bias_smem, sums_smem, mask_smem = memory
-    dtype: gl.constexpr = k_smem.dtype
+    k_ring, v_ring, bias_smem, sums_smem, mask_smem = memory
+    dtype: gl.constexpr = k_ring.desc.dtype
     S: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
     s = parts.load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TRANSPOSED)
-    mbarrier.wait(ready, phase)
-    k = k_smem.index(place).reshape([BLOCK_K, C])
-    v = v_smem.index(place).reshape([BLOCK_K, C])
+    mbarrier.wait(k_ring.full.index(place), used & 1)
+    k = k_ring.slots.index(place).reshape([BLOCK_K, C])
+    v = v_ring.slots.index(place).reshape([BLOCK_K, C])
     s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
     grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
     grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
@@ -208,18 +208,15 @@ def backward_queries_kernel(
     batch = gl.program_id(1)
 
     # Queries and their gradient; a ring of keys and values; bias, its gradient's sums; mask.
-    dtype: gl.constexpr = q_desc.dtype
-    block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
-    query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    tiles: gl.constexpr = parts.stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
-    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
+    query_smem = smem.tiles(q_desc, 2)
+    k = ring.new(k_desc, PLACES, 0)
+    v = ring.along(k, v_desc, PLACES)
+    bias_smem = smem.tiles(bias_desc, NUM_BLOCKS if HAS_BIAS else 1)
     sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
     sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], parts.FLAT)
-    memory = k_smem, v_smem, bias_smem, sums_smem, mask_smem
-    full, others = smem.barriers(PLACES, 1), smem.barriers(2, 1)
+    memory = k, v, bias_smem, sums_smem, mask_smem
+    others = smem.barriers(2, 1)
     query_full, bias_full = others.index(0), others.index(1)
     fence_async_shared()
 
@@ -227,18 +224,16 @@ def backward_queries_kernel(
     OUT: gl.constexpr = mma_layout(C)
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
 
-    mbarrier.expect(query_full, 2 * 64 * C * 2)
+    mbarrier.expect(query_full, smem.tile_bytes(q_desc, grad_desc))
     first = [batch, first_row, first_q, head, 0]
     async_load(q_desc, first, query_full, query_smem.index(0))
     async_load(grad_desc, first, query_full, query_smem.index(1))
     for n in gl.static_range(PLACES):
-        parts.load_keys(
-            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
-            batch, first_row, FIRST_K + n * BLOCK_K, head,
-        )  # fmt: skip
+        parts.load_keys(k, v, n, batch, first_row, FIRST_K + n * BLOCK_K, head)
 
     mask += batch.to(gl.int64) * mask_stride_b
-    row_mask = parts.load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
+    mask = parts.Mask(mask, mask_stride_r, mask_stride_k, num_keys)
+    row_mask = parts.load_mask(mask, first_row, KEYS)
     unmasked = parts.count(row_mask)
     queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, S))
     inside = queries < num_queries
@@ -271,7 +266,7 @@ def backward_queries_kernel(
             if not none_masked:
                 parts.store_mask(row_mask, num_keys, unmasked, mask_smem)
             factor = (unmasked > 0).to(gl.float32)
-            row_mask = parts.load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
+            row_mask = parts.load_mask(mask, after, KEYS)
             # The next row's are under way while this one is computed: else its products wait.
             lse_tile, delta_tile = next_lse, next_delta
             next_lse, next_delta = load_statistics(lse, delta, batch, after, head, *statistics)
@@ -288,20 +283,16 @@ def backward_queries_kernel(
             grad_out = query_smem.index(1).reshape([64, C]).load(A)
             # All have the queries, whose place may be filled, and see the mask.
             thread_barrier()
-            mbarrier.expect(query_full, 2 * 64 * C * 2, pred=more)
+            mbarrier.expect(query_full, smem.tile_bytes(q_desc, grad_desc), pred=more)
             at = [batch, after, first_q, head, 0]
             async_load(q_desc, at, query_full, query_smem.index(0), pred=more)
             async_load(grad_desc, at, query_full, query_smem.index(1), pred=more)
             own_row = q, grad_out, lse_tile, delta_tile, none_masked, factor, unit
             for j in range(NUM_BLOCKS):
-                # PLACES divides NUM_BLOCKS: a block has the same place in every row.
-                place = j % PLACES
-                ready = full.index(place)
-                phase = ((pass_index * rows + i) * (NUM_BLOCKS // PLACES) + j // PLACES) & 1
+                place, used = parts.block_place(k, pass_index * rows + i, j, NUM_BLOCKS)
                 sums_q = differentiate_block(
-                    sums_q, j, place, ready, phase,
-                    FIRST_K // BLOCK_K + pass_index * NUM_BLOCKS + j, own_row, memory,
-                    HAS_BIAS, SUM_BIAS, TRANSPOSED, C, BLOCK_K,
+                    sums_q, j, place, used, FIRST_K // BLOCK_K + pass_index * NUM_BLOCKS + j,
+                    own_row, memory, HAS_BIAS, SUM_BIAS, TRANSPOSED, C, BLOCK_K,
                 )  # fmt: skip
                 # All are done with the block.
                 thread_barrier()
@@ -310,8 +301,8 @@ def backward_queries_kernel(
                 next_pass = gl.where(beyond & last, pass_index + 1, pass_index)
                 next_key = FIRST_K + (next_pass * NUM_BLOCKS + next_block) * BLOCK_K
                 parts.load_keys(
-                    k_desc, v_desc, k_smem.index(place), v_smem.index(place), ready,
-                    batch, gl.where(beyond, after, row), next_key, head, more | (not beyond),
+                    k, v, place, batch, gl.where(beyond, after, row), next_key, head,
+                    more | (not beyond),
                 )  # fmt: skip
             unmasked = parts.count(row_mask)
             if pass_index == PASSES - 1:

@@ -16,9 +16,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import smem
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, opaque_zero, two_groups, wait_empty, widen
+from scalefold_kernels.gluon import mma_layout, opaque_zero, two_groups, widen
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -56,18 +56,12 @@ GROUP_REGISTERS = gl.constexpr(240)
 
 Cta = namedtuple(
     "Cta",
-    "grad_q_desc partial waiting num_rows num_heads "
-    "q_smem grad_smem lse_smem delta_smem k_smem v_smem bias_smem mask_smem "
-    "unmasked_smem result_smem other_smem other_full other_empty "
-    "open query_empty full empty bias_full "
-    "first_q rows num_queries num_keys "
-    "grad_gate_desc grad_ungated_desc scaled_q_desc delta delta_stride_r scale "
-    "gate_smem out_smem rest_smem raw batch head first_row "
-    "k_desc v_desc bias_desc mask mask_stride_r mask_stride_k "
-    "q_desc gate_desc out_desc rest_desc grad_desc lse_desc "
-    "HAS_GATE BIAS_SCALE SCALE_Q TRANSPOSED C MORE_KEYS GROUP_REGISTERS",
+    "q grad out rest gate lse delta_smem k v bias_desc bias_smem mask mask_smem "
+    "unmasked_smem grad_q_desc result_smem other_smem other_full other_empty open bias_full "
+    "grad_gate_desc grad_ungated_desc scaled_q_desc delta delta_stride_r partial waiting scale "
+    "batch head first_q first_row rows num_rows num_heads num_queries "
+    "HAS_GATE BIAS_SCALE SCALE_Q TRANSPOSED C MORE_KEYS",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
@@ -76,25 +70,26 @@ def load_queries(i, cta):
 
     After the last row comes one of zeros, which goes through `undo_gate_of_row` like the others.
     """
-    # The rest has one byte where the others have two.
-    bytes: gl.constexpr = (9 if cta.HAS_GATE else 7) * 64 * cta.C + 64 * 4
     row = gl.where(i < cta.rows, cta.first_row + i, NOWHERE)
-    place, ready = wait_empty(cta.raw, cta.query_empty, i, bytes)
+    rows: gl.constexpr = smem.tile_bytes(cta.grad.desc, cta.out.desc, cta.rest.desc, cta.q.desc)
+    gate: gl.constexpr = smem.tile_bytes(cta.gate.desc) if cta.HAS_GATE else 0
+    bytes: gl.constexpr = rows + gate + smem.tile_bytes(cta.lse.desc)
+    place, ready = ring.wait_empty(cta.q, i, bytes)
     at = [cta.batch, row, cta.first_q, cta.head, 0]
-    async_load(cta.grad_desc, at, ready, cta.grad_smem.index(place))
-    async_load(cta.out_desc, at, ready, cta.out_smem.index(place))
-    async_load(cta.rest_desc, at, ready, cta.rest_smem.index(place))
+    async_load(cta.grad.desc, at, ready, cta.grad.slots.index(place))
+    async_load(cta.out.desc, at, ready, cta.out.slots.index(place))
+    async_load(cta.rest.desc, at, ready, cta.rest.slots.index(place))
     if cta.HAS_GATE:
-        async_load(cta.gate_desc, at, ready, cta.gate_smem.index(place))
-    async_load(cta.q_desc, at, ready, cta.q_smem.index(place))
+        async_load(cta.gate.desc, at, ready, cta.gate.slots.index(place))
+    async_load(cta.q.desc, at, ready, cta.q.slots.index(place))
     at = [cta.batch, row, cta.head, cta.first_q]
-    async_load(cta.lse_desc, at, ready, cta.lse_smem.index(place))
+    async_load(cta.lse.desc, at, ready, cta.lse.slots.index(place))
 
 
 @gluon.jit
 def load_rows(cta):
     """The loader warp."""
-    mbarrier.expect(cta.bias_full, 2 * 64 * BLOCK_K * 2)
+    mbarrier.expect(cta.bias_full, 2 * smem.tile_bytes(cta.bias_desc))
     for w in gl.static_range(2):
         tile = cta.bias_smem.index(w)
         parts.copy_bias(
@@ -110,32 +105,23 @@ def load_rows(cta):
     for i in range(cta.rows):
         row = cta.first_row + i
         load_queries(i + EARLY, cta)
-        row_mask = parts.load_mask(
-            cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys, 2 * BLOCK_K
-        )
+        row_mask = parts.load_mask(cta.mask, row, 2 * BLOCK_K)
         stage = i % STAGES
-        mbarrier.wait(cta.empty.index(stage), ((i // STAGES) & 1) ^ 1)
+        mbarrier.wait(cta.k.empty.index(stage), ((i // STAGES) & 1) ^ 1)
         for w in gl.static_range(2):
             slot = 2 * stage + w
-            parts.load_keys(
-                cta.k_desc, cta.v_desc, cta.k_smem.index(slot), cta.v_smem.index(slot),
-                cta.full.index(slot), cta.batch, row, w * BLOCK_K, cta.head,
-            )  # fmt: skip
+            parts.load_keys(cta.k, cta.v, slot, cta.batch, row, w * BLOCK_K, cta.head)
         unmasked = parts.count(row_mask)
         if cta.MORE_KEYS:
-            unmasked = parts.count_unmasked(
-                cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys
-            )
+            unmasked = parts.count_unmasked(cta.mask, row)
             # Load it again rather than keep it in registers.
-            row_mask = parts.load_mask(
-                cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys, 2 * BLOCK_K
-            )
-        if unmasked < (cta.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
+            row_mask = parts.load_mask(cta.mask, row, 2 * BLOCK_K)
+        if unmasked < (cta.mask.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
             rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [STAGES, 2 * BLOCK_K], parts.FLAT)
-            parts.store_mask(row_mask, cta.num_keys, unmasked, rows_smem.index(stage))
+            parts.store_mask(row_mask, cta.mask.num_keys, unmasked, rows_smem.index(stage))
         cta.unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
         for w in gl.static_range(2):
-            mbarrier.arrive(cta.full.index(2 * stage + w))
+            mbarrier.arrive(cta.k.full.index(2 * stage + w))
     if not cta.MORE_KEYS:
         load_queries(cta.rows, cta)
 
@@ -148,24 +134,24 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
     nothing is written to memory.
     """
     VECTORS: gl.constexpr = gl.BlockedLayout([1, cta.C // 4], [8, 4], [4, 1], [1, 0])
-    dtype: gl.constexpr = cta.grad_smem.dtype
+    dtype: gl.constexpr = cta.grad.desc.dtype
     halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, cta.C]
     place = i % AHEAD
     half = 2 * place + w
     row = gl.where(i < cta.rows, cta.first_row + i, NOWHERE)
-    mbarrier.wait(cta.raw.index(place), (i // AHEAD) & 1)
-    grad_half = reinterpret(cta.grad_smem, dtype, halves, cta.grad_smem.layout).index(half)
-    out_half = reinterpret(cta.out_smem, dtype, halves, cta.out_smem.layout).index(half)
-    rest_half = reinterpret(cta.rest_smem, gl.int8, halves, cta.rest_smem.layout).index(half)
+    ring.wait_full(cta.q, i)
+    grad_half = reinterpret(cta.grad.slots, dtype, halves, cta.grad.slots.layout).index(half)
+    out_half = reinterpret(cta.out.slots, dtype, halves, cta.out.slots.layout).index(half)
+    rest_half = reinterpret(cta.rest.slots, gl.int8, halves, cta.rest.slots.layout).index(half)
     out = widen(out_half.reshape([32, cta.C]).load(VECTORS))
     out = with_rest(out, rest_half.reshape([32, cta.C]).load(VECTORS), OF_BFLOAT16)
     gate_half = grad_half
     if cta.HAS_GATE:
-        gate_half = reinterpret(cta.gate_smem, dtype, halves, cta.gate_smem.layout).index(half)
+        gate_half = reinterpret(cta.gate.slots, dtype, halves, cta.gate.slots.layout).index(half)
     delta_half = parts.undo_gate(
         grad_half.reshape([32, cta.C]), out, gate_half.reshape([32, cta.C]), cta.HAS_GATE, VECTORS
     )
-    q_half = reinterpret(cta.q_smem, dtype, halves, cta.q_smem.layout).index(half)
+    q_half = reinterpret(cta.q.slots, dtype, halves, cta.q.slots.layout).index(half)
     if cta.SCALE_Q:
         q_tile = q_half.reshape([32, cta.C])
         q_tile.store((widen(q_tile.load(VECTORS)) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(dtype))
@@ -206,25 +192,25 @@ def differentiate(w: gl.constexpr, cta):
         slot = 2 * stage + w
         place = i % AHEAD
         same = place + opaque_zero(i)
-        mbarrier.wait(cta.open.index(place), (i // AHEAD) & 1)
-        q = cta.q_smem.index(same).reshape([64, cta.C]).load(A)
-        grad_out = cta.grad_smem.index(place).reshape([64, cta.C])
-        mbarrier.wait(cta.full.index(slot), (i // STAGES) & 1)
-        k = cta.k_smem.index(slot).reshape([BLOCK_K, cta.C])
-        v = cta.v_smem.index(slot).reshape([BLOCK_K, cta.C])
+        mbarrier.wait(cta.open.index(place), ring.phase(cta.q, i))
+        q = cta.q.slots.index(same).reshape([64, cta.C]).load(A)
+        grad_out = cta.grad.slots.index(place).reshape([64, cta.C])
+        mbarrier.wait(cta.k.full.index(slot), (i // STAGES) & 1)
+        k = cta.k.slots.index(slot).reshape([BLOCK_K, cta.C])
+        v = cta.v.slots.index(slot).reshape([BLOCK_K, cta.C])
         s = parts.load_bias(cta.bias_smem.index(w), BLOCK_K, True, cta.TRANSPOSED)
         s = mma(q, k.permute((1, 0)), s, is_async=True)
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
         grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
         undo_gate_of_row(i + 1, cta, w)
-        lse = cta.lse_smem.index(same).reshape([64]).load(by_row)
+        lse = cta.lse.slots.index(same).reshape([64]).load(by_row)
         delta = cta.delta_smem.index(same).load(by_row)
         unmasked = parts.announced(cta.unmasked_smem.index(stage))
         s, grad_p = mma_wait(0, [s, grad_p])
         # All copies from shared memory but those of the next row, which may use the place after.
         tma.store_wait(copies)
-        mbarrier.arrive(cta.query_empty.index(place))
-        if unmasked < (cta.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
+        mbarrier.arrive(cta.q.empty.index(place))
+        if unmasked < (cta.mask.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
             added = cta.mask_smem.index(slot).load(by_column).to(gl.float32)
             s = s * (unmasked > 0).to(gl.float32) + added[None, :]
         p = gl.exp2(s * (parts.LOG2E * cta.BIAS_SCALE) - lse[:, None])
@@ -233,7 +219,7 @@ def differentiate(w: gl.constexpr, cta):
         grad_s = gl.convert_layout(grad_s.to(q.dtype), A_P)
         grad_q = gl.full([64, cta.C], 0.0, gl.float32, OUT)
         grad_q = mma(grad_s, k, grad_q, use_acc=False)
-        mbarrier.arrive(cta.empty.index(stage))
+        mbarrier.arrive(cta.k.empty.index(stage))
         if w > 0:
             # The first group has added the row before.
             mbarrier.wait(cta.other_empty, (i & 1) ^ 1)
@@ -260,7 +246,7 @@ def differentiate(w: gl.constexpr, cta):
     queries = cta.first_q + gl.arange(0, 64, layout=by_row)
     inside = queries < cta.num_queries
     keys = w * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
-    num_keys = 2 * BLOCK_K if cta.MORE_KEYS else cta.num_keys
+    num_keys = 2 * BLOCK_K if cta.MORE_KEYS else cta.mask.num_keys
     at = parts.sum_places(queries, keys, cta.num_queries, num_keys, cta.TRANSPOSED)
     gl.store(
         cta.partial + at, sums * cta.BIAS_SCALE, mask=inside[:, None] & (keys[None, :] < num_keys)
@@ -285,54 +271,45 @@ def backward_queries_bias_kernel(
     first_q, head, group, first_row, rows = parts.place_of_cta(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
-    dtype: gl.constexpr = q_desc.dtype
-    slots: gl.constexpr = 2 * STAGES
-    queries: gl.constexpr = [AHEAD, 1, 1, 64, 1, C]
-    q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    out_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    rest_smem = gl.allocate_shared_memory(rest_desc.dtype, queries, rest_desc.layout)
-    grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    gate_smem = gl.allocate_shared_memory(
-        dtype, queries if HAS_GATE else [1, 1, 1, 1, 1, C], q_desc.layout
-    )
-    lse_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 1, 1, 1, 64], lse_desc.layout)
+    q = ring.new(q_desc, AHEAD, 2)
+    out, rest = ring.along(q, out_desc, AHEAD), ring.along(q, rest_desc, AHEAD)
+    grad, lse = ring.along(q, grad_desc, AHEAD), ring.along(q, lse_desc, AHEAD)
+    gate = grad
+    if HAS_GATE:
+        gate = ring.along(q, gate_desc, AHEAD)
     delta_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 64], parts.FLAT)
-    result_smem = gl.allocate_shared_memory(dtype, [1, 1, 64, 1, C], q_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
-    tiles: gl.constexpr = parts.stacked(2, bias_desc.block_shape)
-    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
-    other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], parts.BY_THREAD)
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], parts.FLAT)
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], parts.FLAT)
-    raw, open, query_empty = (
-        smem.barriers(AHEAD, 1),
-        smem.barriers(AHEAD, 2),
-        smem.barriers(AHEAD, 2),
+    result_smem = smem.tile(grad_q_desc)
+    # A group's keys are announced by TMA and, for the mask, by the loader; both give a row back.
+    k = ring.Ring(
+        k_desc,
+        smem.tiles(k_desc, 2 * STAGES),
+        smem.barriers(2 * STAGES, 2),
+        smem.barriers(STAGES, 2),
     )
-    full = smem.barriers(slots, 2)  # announced by TMA and, for the mask, by the loader
-    empty = smem.barriers(STAGES, 2)
+    v = ring.along(k, v_desc, 2 * STAGES)
+    bias_smem = smem.tiles(bias_desc, 2)
+    other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], parts.BY_THREAD)
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [2 * STAGES, BLOCK_K], parts.FLAT)
+    unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], parts.FLAT)
+    open = smem.barriers(AHEAD, 2)
     # One allocation: the bias's is waited for once, but nothing may take its place.
     more = smem.barriers(3, 1)
-    bias_full, other_full, other_empty = more.index(0), more.index(1), more.index(2)
-    fence_async_shared()
 
     mask += batch.to(gl.int64) * mask_stride_b
     delta += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
     place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
     partial += place * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
+    mask = parts.Mask(
+        mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k), gl.to_tensor(num_keys)
+    )
     two_groups(Cta(
-        grad_q_desc, partial, waiting, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
-        q_smem, grad_smem, lse_smem, delta_smem, k_smem, v_smem, bias_smem, mask_smem,
-        unmasked_smem, result_smem, other_smem, other_full, other_empty,
-        open, query_empty, full, empty, bias_full,
-        first_q, rows, gl.to_tensor(num_queries), gl.to_tensor(num_keys),
-        grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, num_heads * statistics_stride,
-        scale, gate_smem, out_smem, rest_smem, raw, batch, head, first_row,
-        k_desc, v_desc, bias_desc, mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
-        q_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc,
-        HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS, GROUP_REGISTERS,
-    ), differentiate, load_rows)  # fmt: skip
+        q, grad, out, rest, gate, lse, delta_smem, k, v, bias_desc, bias_smem, mask, mask_smem,
+        unmasked_smem, grad_q_desc, result_smem, other_smem, more.index(1), more.index(2), open,
+        more.index(0), grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta,
+        num_heads * statistics_stride, partial, waiting, scale,
+        batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
+        gl.to_tensor(num_queries), HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS,
+    ), differentiate, load_rows, GROUP_REGISTERS)  # fmt: skip
 
 
 def launch(

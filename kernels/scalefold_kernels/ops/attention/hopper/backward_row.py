@@ -16,7 +16,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import smem
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import (
     async_load,
     async_store,
@@ -30,7 +30,14 @@ from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept
 from scalefold_kernels.ops.attention.hopper import why_not as why_not_hopper
 from scalefold_kernels.ops.attention.hopper.launch import gradient_rows, rows_descriptor
-from scalefold_kernels.ops.attention.hopper.parts import FLAT, LOG2E, count, load_mask, undo_gate
+from scalefold_kernels.ops.attention.hopper.parts import (
+    FLAT,
+    LOG2E,
+    Mask,
+    count,
+    load_mask,
+    undo_gate,
+)
 from scalefold_kernels.tma import padded
 
 STAGES = gl.constexpr(2)
@@ -66,26 +73,22 @@ def numbers_at(tile, place, C: gl.constexpr):
 
 
 @gluon.jit
-def load_row(
-    descs, tiles, ready, stage, item, num_rows, num_heads, wanted,
-    HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr, KEYS: gl.constexpr,
-):  # fmt: skip
+def load_row(rings, stage, item, num_rows, num_heads, wanted, HAS_GATE: gl.constexpr):
     """Start the copies of everything that a row's gradients are computed from."""
-    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc = descs
-    q_smem, k_smem, v_smem, gate_smem, out_smem, grad_smem = tiles
+    q, k, v, gate, out, grad = rings
     batch, row, head = place_of(item, num_rows, num_heads)
-    full = ready.index(stage)
-    parts: gl.constexpr = 4 if HAS_GATE else 3
-    size: gl.constexpr = parts * NUM_Q * 64 * C * 2 + 2 * KEYS * C * 2
-    mbarrier.expect(full, size, pred=wanted)
+    full = q.full.index(stage)
+    size: gl.constexpr = smem.tile_bytes(k.desc, v.desc, grad.desc, out.desc, q.desc)
+    gate_size: gl.constexpr = smem.tile_bytes(gate.desc) if HAS_GATE else 0
+    mbarrier.expect(full, size + gate_size, pred=wanted)
     at = [batch, row, 0, head, 0]
-    async_load(k_desc, at, full, k_smem.index(stage), pred=wanted)
-    async_load(v_desc, at, full, v_smem.index(stage), pred=wanted)
-    async_load(grad_desc, at, full, grad_smem.index(stage), pred=wanted)
-    async_load(out_desc, at, full, out_smem.index(stage), pred=wanted)
+    async_load(k.desc, at, full, k.slots.index(stage), pred=wanted)
+    async_load(v.desc, at, full, v.slots.index(stage), pred=wanted)
+    async_load(grad.desc, at, full, grad.slots.index(stage), pred=wanted)
+    async_load(out.desc, at, full, out.slots.index(stage), pred=wanted)
     if HAS_GATE:
-        async_load(gate_desc, at, full, gate_smem.index(stage), pred=wanted)
-    async_load(q_desc, at, full, q_smem.index(stage), pred=wanted)
+        async_load(gate.desc, at, full, gate.slots.index(stage), pred=wanted)
+    async_load(q.desc, at, full, q.slots.index(stage), pred=wanted)
 
 
 @gluon.jit
@@ -93,7 +96,7 @@ def load_row_mask(mask, strides, batch, row, own, num_keys, KEYS: gl.constexpr):
     """Load a row's mask twice: all of it in every warp, and each thread's part of a tile's keys."""
     stride_b, stride_r, stride_k = strides
     start = mask + product_int64(batch, stride_b) + product_int64(row, stride_r)
-    row_mask = load_mask(start, 0, stride_k, row, num_keys, KEYS)  # the row begins there
+    row_mask = load_mask(Mask(start, 0, stride_k, num_keys), row, KEYS)  # the row begins there
     return row_mask, gl.load(start + own * stride_k, mask=own < num_keys, other=0.0)
 
 
@@ -176,24 +179,20 @@ def backward_row_kernel(
     WARPS: gl.constexpr = gl.num_warps()
     KEYS: gl.constexpr = 16 * WARPS
     dtype: gl.constexpr = q_desc.dtype
-    whole: gl.constexpr = [STAGES, 1, 1, 64 * NUM_Q, 1, C]
-    q_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
-    grad_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
-    out_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
-    gate_rows = q_rows
+    q = ring.new(q_desc, STAGES, 0)
+    grad, out = ring.along(q, grad_desc, STAGES), ring.along(q, out_desc, STAGES)
+    gate = q
     if HAS_GATE:
-        gate_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
+        gate = ring.along(q, gate_desc, STAGES)
     # Copies are of all queries of a row, products of blocks of 64.
     blocks: gl.constexpr = [STAGES * NUM_Q, 1, 1, 64, 1, C]
-    q_smem = reinterpret(q_rows, dtype, blocks, q_desc.layout)
-    grad_smem = reinterpret(grad_rows, dtype, blocks, q_desc.layout)
-    out_smem = reinterpret(out_rows, dtype, blocks, q_desc.layout)
-    gate_smem = reinterpret(gate_rows, dtype, blocks, q_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
+    q_smem = reinterpret(q.slots, dtype, blocks, q_desc.layout)
+    grad_smem = reinterpret(grad.slots, dtype, blocks, q_desc.layout)
+    out_smem = reinterpret(out.slots, dtype, blocks, q_desc.layout)
+    gate_smem = reinterpret(gate.slots, dtype, blocks, q_desc.layout)
+    k_ring, v_ring = ring.along(q, k_desc, STAGES), ring.along(q, v_desc, STAGES)
     transposed: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     grad_s_smem = gl.allocate_shared_memory(dtype, [KEYS, 64], transposed)
-    ready = smem.barriers(STAGES, 1)
     fence_async_shared()
     thread_barrier()
 
@@ -203,16 +202,12 @@ def backward_row_kernel(
     VECTORS: gl.constexpr = gl.BlockedLayout([1, 8], [32 // LANES, LANES], [WARPS, 1], [1, 0])
     queries = gl.arange(0, 64, layout=gl.SliceLayout(1, VECTORS))
 
-    descs = (q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc)
-    tiles = (q_rows, k_smem, v_smem, gate_rows, out_rows, grad_rows)
+    rings = q, k_ring, v_ring, gate, out, grad
     step = gl.num_programs(0)
     first = gl.program_id(0)
     for n in gl.static_range(STAGES):
         item = first + n * step
-        load_row(
-            descs, tiles, ready, n, item, num_rows, num_heads, item < num_items,
-            HAS_GATE, C, NUM_Q, KEYS,
-        )  # fmt: skip
+        load_row(rings, n, item, num_rows, num_heads, item < num_items, HAS_GATE)
     own = gl.arange(0, KEYS, layout=by_key)
     batch, row, head = place_of(first, num_rows, num_heads)
     mask_strides = mask_stride_b, mask_stride_r, mask_stride_k
@@ -222,7 +217,6 @@ def backward_row_kernel(
     for round_index in range(num_rounds):
         item = first + round_index * step
         batch, row, head = place_of(item, num_rows, num_heads)
-        stage = round_index % STAGES
         unmasked = count(row_mask)
         none_masked = unmasked == KEYS
         # If all keys are masked, all logits are 0, and all keys count as unmasked.
@@ -234,9 +228,9 @@ def backward_row_kernel(
             at_q = b * 64 + queries
             part = gl.load(lse_row + at_q, mask=at_q < num_queries, other=0.0)
             lse_tiles = lse_tiles + (part,)
-        mbarrier.wait(ready.index(stage), (round_index // STAGES) & 1)
-        k = k_smem.index(stage).reshape([KEYS, C])
-        v = v_smem.index(stage).reshape([KEYS, C])
+        stage = ring.wait_full(q, round_index)
+        k = k_ring.slots.index(stage).reshape([KEYS, C])
+        v = v_ring.slots.index(stage).reshape([KEYS, C])
         undo_gates(stage, lse_tiles, memory, gate_smem, HAS_GATE, C, NUM_Q, VECTORS)
         fence_async_shared()
         thread_barrier()
@@ -250,7 +244,7 @@ def backward_row_kernel(
         # This store and the next mask's load come no earlier, to save registers.
         if HAS_GATE:
             at = [batch, row, 0, head, 0]
-            async_store(grad_gate_desc, at, gate_rows.index(stage))
+            async_store(grad_gate_desc, at, gate.slots.index(stage))
         after = gl.minimum(item + step, num_items - 1)
         next_batch, next_row, _ = place_of(after, num_rows, num_heads)
         row_mask, own_mask = load_row_mask(
@@ -261,14 +255,12 @@ def backward_row_kernel(
         fence_async_shared()
         thread_barrier()
         at = [batch, row, 0, head, 0]
-        async_store(grad_v_desc, at, v_smem.index(stage))
-        async_store(grad_k_desc, at, k_smem.index(stage))
-        async_store(grad_q_desc, at, q_rows.index(stage))
+        async_store(grad_v_desc, at, v_ring.slots.index(stage))
+        async_store(grad_k_desc, at, k_ring.slots.index(stage))
+        async_store(grad_q_desc, at, q.slots.index(stage))
         tma.store_wait(0)
-        load_row(
-            descs, tiles, ready, stage, item + STAGES * step, num_rows, num_heads,
-            round_index + STAGES < num_rounds, HAS_GATE, C, NUM_Q, KEYS,
-        )  # fmt: skip
+        more = round_index + STAGES < num_rounds
+        load_row(rings, stage, item + STAGES * step, num_rows, num_heads, more, HAS_GATE)
 
 
 def why_not(function: str, inputs: Inputs) -> str | None:

@@ -1,10 +1,9 @@
-"""What the kernels for Hopper GPUs share.
+"""What the attention kernels for Hopper GPUs share.
 
-They are written in Gluon, Triton's lower level. A CTA has 64 queries or keys of one head, for
-consecutive rows. Its tile of the bias stays in shared memory for all of them; what it goes through
-in blocks arrives by TMA in a ring of places, announced on barriers. CTAs of one warp group share an
-SM and so hide each other's waits. Forward with a bias and `backward_queries_bias` have several warp
-groups instead. These and `backward_keys` have a warp that loads.
+A CTA has 64 queries or keys of one head, for consecutive rows. Its tile of the bias stays in shared
+memory for all of them; what it goes through in blocks comes in a ring. CTAs of one warp group share
+an SM and hide each other's waits; forward with a bias and `backward_queries_bias` have several warp
+groups instead.
 
 Layouts: ``S`` of logits, ``OUT`` of sums over keys or queries (both as the tensor cores leave
 them), ``A`` and ``A_P`` of their left operands in registers.
@@ -15,10 +14,13 @@ Queries whose products come in this unit have a factor of 1 in forward, and back
 ``SCALE_Q``, leaves them alone.
 """
 
+from collections import namedtuple
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_load, reinterpret
 from scalefold_kernels.gluon import mma_layout, widen
 
@@ -61,12 +63,6 @@ def lane_sums(x):
     N: gl.constexpr = x.shape[1]
     even, odd = gl.split(gl.reshape(x, [M, N // 8, 4, 2]))
     return gl.sum(even + odd, 1)
-
-
-@gluon.constexpr_function
-def stacked(count, shape):
-    """Shape of ``count`` blocks one after the other."""
-    return [count, *shape]
 
 
 @gluon.jit
@@ -117,13 +113,17 @@ def sum_places(queries, keys, num_queries, num_keys, TRANSPOSED: gl.constexpr):
     return at
 
 
+Mask = namedtuple("Mask", "start stride_r stride_k num_keys")
+"""Where the mask of a sample begins, strides of its rows and keys, number of keys."""
+
+
 @gluon.jit
-def load_mask(mask, stride_r, stride_k, row, num_keys, KEYS: gl.constexpr):
-    """The mask of a row; every warp holds all of it."""
+def load_mask(mask, row, KEYS: gl.constexpr):
+    """A row of a `Mask`; every warp holds all of it."""
     layout: gl.constexpr = gl.BlockedLayout([KEYS // 32], [32], [gl.num_warps()], [0])
     keys = gl.arange(0, KEYS, layout=layout)
-    start = mask + row.to(gl.int64) * stride_r
-    return gl.load(start + keys * stride_k, mask=keys < num_keys, other=0.0)
+    start = mask.start + row.to(gl.int64) * mask.stride_r
+    return gl.load(start + keys * mask.stride_k, mask=keys < mask.num_keys, other=0.0)
 
 
 @gluon.jit
@@ -133,13 +133,13 @@ def count(row_mask):
 
 
 @gluon.jit
-def count_unmasked(mask, stride_r, stride_k, row, num_keys):
+def count_unmasked(mask, row):
     """How many keys of a row are unmasked; a loader warp has registers for 256 at a time."""
     PART: gl.constexpr = 256
     unmasked = 0
-    for first in range(0, num_keys, PART):
-        part = mask + first * stride_k
-        unmasked += count(load_mask(part, stride_r, stride_k, row, num_keys - first, PART))
+    for first in range(0, mask.num_keys, PART):
+        start, num_keys = mask.start + first * mask.stride_k, mask.num_keys - first
+        unmasked += count(load_mask(Mask(start, mask.stride_r, mask.stride_k, num_keys), row, PART))
     return unmasked
 
 
@@ -213,14 +213,22 @@ def store_mask(row_mask, num_keys, unmasked, mask_smem):
 
 
 @gluon.jit
-def load_keys(
-    k_desc, v_desc, k_smem, v_smem, ready, batch, row, first_key, head, wanted=True
-):  # fmt: skip
-    """Start the copies of a block of keys and values, if it is wanted."""
-    at = [batch, row, first_key, head, 0]
-    mbarrier.expect(ready, 2 * k_desc.block_type.nbytes, pred=wanted)
-    async_load(k_desc, at, ready, k_smem, pred=wanted)
-    async_load(v_desc, at, ready, v_smem, pred=wanted)
+def block_place(ring, i, j, NUM_BLOCKS: gl.constexpr):
+    """Place of block ``j`` of the ``i``-th row in a ring, and how often it was filled before.
+
+    Places divide NUM_BLOCKS (`launch.places`): a block has the same one in every row.
+    """
+    PLACES: gl.constexpr = ring.full.shape[0]
+    return j % PLACES, i * (NUM_BLOCKS // PLACES) + j // PLACES
+
+
+@gluon.jit
+def load_keys(k, v, place, batch, row, first_key, head, wanted=True):
+    """Start the copies of a block of keys and values to a place of their ring, if it is wanted."""
+    at, ready = [batch, row, first_key, head, 0], k.full.index(place)
+    mbarrier.expect(ready, smem.tile_bytes(k.desc, v.desc), pred=wanted)
+    async_load(k.desc, at, ready, k.slots.index(place), pred=wanted)
+    async_load(v.desc, at, ready, v.slots.index(place), pred=wanted)
 
 
 @gluon.jit
