@@ -29,6 +29,12 @@ def mma_layout(columns):
 
 
 @gluon.jit
+def zeros(M: gl.constexpr, N: gl.constexpr):
+    """A product's accumulator before the first product."""
+    return gl.full([M, N], 0.0, gl.float32, mma_layout(N))
+
+
+@gluon.jit
 def _compute(w, cta, compute: gl.constexpr):
     compute(w, cta)
 
@@ -47,13 +53,8 @@ def one_group(cta, compute: gl.constexpr, load: gl.constexpr, LOADER_REGISTERS: 
 
 @gluon.jit
 def two_groups(
-    cta,
-    compute: gl.constexpr,
-    load: gl.constexpr,
-    GROUP_REGISTERS: gl.constexpr,
-    first=0,
-    second=1,
-):
+    cta, compute: gl.constexpr, load: gl.constexpr, GROUP_REGISTERS: gl.constexpr, first=0, second=1
+):  # fmt: skip
     """Divide a CTA: ``compute(w, cta)`` in two warp groups, ``load(cta)`` in a warp.
 
     ``first`` and ``second`` are their w: constants, or numbers in registers.

@@ -6,6 +6,12 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from scalefold_kernels.compiler import async_load, reinterpret
 
+FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+"""Layout of numbers one after the other."""
+
+SUMS = gl.constexpr(8)
+"""Columns of the narrowest product; see `ones`."""
+
 
 @gluon.constexpr_function
 def _shape(number, desc):
@@ -29,6 +35,24 @@ def matrices(NUMBER: gl.constexpr, M: gl.constexpr, N: gl.constexpr):
     """Room for operands of products, in bfloat16."""
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([M, N], gl.bfloat16)
     return gl.allocate_shared_memory(gl.bfloat16, [NUMBER, M, N], layout)
+
+
+@gluon.jit
+def ones():
+    """Ones (1, 64, SUMS): a product with their matrix sums the left operand over 64 rows.
+
+    All its columns are the same. The first dimension is for an index that is opaque to the compiler.
+    """
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
+    new = matrices(1, 64, SUMS)
+    new.index(0).store(gl.full([64, SUMS], 1.0, gl.bfloat16, layout))
+    return new
+
+
+@gluon.jit
+def numbers(dtype: gl.constexpr, NUMBER: gl.constexpr, SIZE: gl.constexpr):
+    """Room for ``NUMBER`` vectors of ``SIZE`` numbers."""
+    return gl.allocate_shared_memory(dtype, [NUMBER, SIZE], FLAT)
 
 
 @gluon.jit

@@ -21,17 +21,9 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import mma_layout, one_group
+from scalefold_kernels.gluon import mma_layout, one_group, zeros
 from scalefold_kernels.ops.attention.arguments import Inputs, transposed
-from scalefold_kernels.ops.attention.hopper import parts
-from scalefold_kernels.ops.attention.hopper.launch import (
-    bias_descriptor,
-    dealt,
-    fitting,
-    places,
-    rows_descriptor,
-    statistics_descriptor,
-)
+from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 
@@ -116,11 +108,11 @@ def differentiate_block(grad_k, grad_v, k, v, j, place, used, alike, unit, cta):
     lse = cta.statistics_smem.index(2 * place).reshape([cta.BLOCK_Q])
     s -= (lse.load(by_column) * (1.0 / unit))[None, :]
     s = mma(k, q.permute((1, 0)), s, is_async=True)
-    grad_p = gl.full([64, cta.BLOCK_Q], 0.0, gl.float32, S)
+    grad_p = zeros(64, cta.BLOCK_Q)
     grad_p = mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
     s, grad_p = mma_wait(0, [s, grad_p])
     if alike:
-        s = gl.full([64, cta.BLOCK_Q], 0.0, gl.float32, S) - lse.load(by_column)[None, :]
+        s = zeros(64, cta.BLOCK_Q) - lse.load(by_column)[None, :]
     else:
         s = s * unit
     p = gl.exp2(s)
@@ -151,8 +143,8 @@ def differentiate(cta):
         some_masked = (unmasked > 0) & (unmasked < cta.mask.num_keys)
         k = cta.key_smem.index(2 * side).reshape([64, cta.C])
         v = cta.key_smem.index(2 * side + 1).reshape([64, cta.C])
-        grad_k = gl.full([64, cta.C], 0.0, gl.float32, OUT)
-        grad_v = gl.full([64, cta.C], 0.0, gl.float32, OUT)
+        grad_k = zeros(64, cta.C)
+        grad_v = zeros(64, cta.C)
         for j in range(cta.NUM_BLOCKS):
             place, used = parts.block_place(cta.q, i, j, cta.NUM_BLOCKS)
             grad_k, grad_v = differentiate_block(
@@ -198,7 +190,7 @@ def backward_keys_kernel(
     grad = ring.along(q, grad_desc, PLACES)
     statistics_smem = smem.tiles(lse_desc, 2 * PLACES)
     bias_smem = smem.tiles(bias_desc, NUM_BLOCKS if HAS_BIAS else 1)
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [SIDES, 1], parts.FLAT)
+    unmasked_smem = smem.numbers(gl.int32, SIDES, 1)
     # Announced by TMA and, for the mask, by the loader.
     keys = ring.barriers(SIDES, 1, LOADERS=2)
     mask += batch.to(gl.int64) * mask_stride_b
@@ -236,12 +228,12 @@ def launch(
     _, k, v, _, mask, *_ = inputs
     sizes = constants(inputs)
     block, blocks = sizes["BLOCK_Q"], triton.cdiv(inputs.num_keys, 64)
-    ctas, _ = dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
+    ctas, _ = launches.dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
     backward_keys_kernel[(ctas, inputs.batch)](
-        rows_descriptor(shared.q, block), rows_descriptor(k, 64), rows_descriptor(v, 64),
-        rows_descriptor(shared.grad_ungated, block), statistics_descriptor(lse, block),
-        statistics_descriptor(shared.delta, block), bias_descriptor(bias, shared.q, block, 64),
-        rows_descriptor(grad_k, 64), rows_descriptor(grad_v, 64), mask, *inputs.mask_strides,
+        launches.rows(shared.q, block), launches.rows(k, 64), launches.rows(v, 64),
+        launches.rows(shared.grad_ungated, block), launches.statistics(lse, block),
+        launches.statistics(shared.delta, block), launches.bias(bias, shared.q, block, 64),
+        launches.rows(grad_k, 64), launches.rows(grad_v, 64), mask, *inputs.mask_strides,
         *inputs.scalars,
         HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale, TRANSPOSED=transposed(bias),
         **sizes,
@@ -254,7 +246,7 @@ def constants(inputs: Inputs) -> dict[str, int]:
     blocks = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"])
     sizes |= {
         "NUM_BLOCKS": blocks,
-        "PLACES": places(sizes["PLACES"], blocks),
+        "PLACES": launches.places(sizes["PLACES"], blocks),
         "C": padded(inputs.channels),
     }
     # The next row's keys may be on their way unless that costs a CTA.
@@ -267,4 +259,4 @@ def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
     block, channels, ring = sizes["BLOCK_Q"], sizes["C"], sizes["PLACES"]
     bias = 2 * 64 * block * (1 if inputs.bias is None else sizes["NUM_BLOCKS"])
     rows = 2 * channels * (2 * ring * block + 2 * sizes["SIDES"] * 64)
-    return fitting(bias + rows + 8 * ring * block, 2, sizes["maxnreg"])
+    return launches.fitting(bias + rows + 8 * ring * block, 2, sizes["maxnreg"])

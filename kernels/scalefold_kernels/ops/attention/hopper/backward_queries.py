@@ -17,19 +17,11 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, mma, mma_wait, thread_barrier
-from scalefold_kernels.gluon import mma_layout
+from scalefold_kernels.gluon import mma_layout, zeros
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.ops.attention.arguments import Inputs, new_sums, transposed
-from scalefold_kernels.ops.attention.hopper import parts
+from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
-from scalefold_kernels.ops.attention.hopper.launch import (
-    bias_descriptor,
-    dealt,
-    fitting,
-    key_slots,
-    places,
-    rows_descriptor,
-)
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 
@@ -124,7 +116,7 @@ def start_pass(
         parts.copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TRANSPOSED)
     if SUM_BIAS:
         for b in range(NUM_BLOCKS):
-            zero = parts.by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, mma_layout(BLOCK_K)))
+            zero = parts.by_thread(zeros(64, BLOCK_K))
             sums_smem.index(b).store(zero)
     mbarrier.wait(bias_full, pass_index & 1)
 
@@ -149,12 +141,12 @@ def differentiate_block(
     k = k_ring.slots.index(place).reshape([BLOCK_K, C])
     v = v_ring.slots.index(place).reshape([BLOCK_K, C])
     s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
-    grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+    grad_p = zeros(64, BLOCK_K)
     grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
     if SUM_BIAS:
         # Under the products.
         sums = sums_smem.index(j)
-        zero = parts.by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+        zero = parts.by_thread(zeros(64, BLOCK_K))
         earlier = sums.load(zero.type.layout)
     s, grad_p = mma_wait(0, [s, grad_p])
     if not none_masked:
@@ -181,7 +173,7 @@ def write_sums(
         keys = first + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, S))
         at = parts.sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
         both = inside[:, None] & (keys[None, :] < num_keys)
-        zero = parts.by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+        zero = parts.by_thread(zeros(64, BLOCK_K))
         summed = parts.by_position(sums_smem.index(b).load(zero.type.layout), S)
         gl.store(partial + at, summed * BIAS_SCALE, mask=both)
 
@@ -214,7 +206,7 @@ def backward_queries_kernel(
     bias_smem = smem.tiles(bias_desc, NUM_BLOCKS if HAS_BIAS else 1)
     sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
     sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], parts.FLAT)
+    mask_smem = smem.numbers(gl.bfloat16, KEYS // BLOCK_K, BLOCK_K)
     memory = k, v, bias_smem, sums_smem, mask_smem
     others = smem.barriers(2, 1)
     query_full, bias_full = others.index(0), others.index(1)
@@ -274,7 +266,7 @@ def backward_queries_kernel(
             if FIRST_K > 0:
                 sums_q = from_line(gl.load(own), OUT)
             elif PASSES == 1:
-                sums_q = gl.full([64, C], 0.0, gl.float32, OUT)
+                sums_q = zeros(64, C)
             else:
                 earlier = gl.full(own.shape, 0, gl.int32, own.type.layout) + pass_index > 0
                 sums_q = from_line(gl.load(own, mask=earlier, other=0.0), OUT)
@@ -340,15 +332,17 @@ def launch(
     block, passes = sizes["BLOCK_K"], sizes["PASSES"]
     blocks = triton.cdiv(inputs.num_queries, 64)
     # CTAs sum up the bias's gradient: all heads have equally many.
-    ctas, groups = dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks * inputs.num_heads)
+    ctas, groups = launches.dealt(
+        inputs, blocks, ctas_an_sm(inputs, sizes), blocks * inputs.num_heads
+    )
     # Offsets of 64 bits, which the others were measured with, spill there.
     short = first_key > 0 and (passes > 1 or transposed(bias))
     sums = new_sums(bias[..., first_key:], groups) if bias is not None and sum_bias else None
     if passes > 1 and first_key == 0:
         waiting = new_waiting(inputs)
     backward_queries_kernel[(ctas, inputs.batch)](
-        rows_descriptor(shared.q, 64), rows_descriptor(k, block), rows_descriptor(v, block),
-        rows_descriptor(shared.grad_ungated, 64), bias_descriptor(bias, shared.q, 64, block),
+        launches.rows(shared.q, 64), launches.rows(k, block), launches.rows(v, block),
+        launches.rows(shared.grad_ungated, 64), launches.bias(bias, shared.q, 64, block),
         grad_q, lse, shared.delta, mask, lse if sums is None else sums,
         lse if waiting is None else waiting, *grad_q.stride()[:4], *inputs.mask_strides,
         lse.stride(2), *inputs.scalars,
@@ -376,8 +370,8 @@ def constants(inputs: Inputs, first_key: int = 0) -> dict[str, int]:
         "PASSES": passes,
         "FIRST_K": first_key,
         "NUM_BLOCKS": blocks,
-        "PLACES": places(sizes["PLACES"], blocks),
-        "KEYS": key_slots(inputs, block),
+        "PLACES": launches.places(sizes["PLACES"], blocks),
+        "KEYS": launches.key_slots(inputs, block),
         "C": padded(inputs.channels),
     }
 
@@ -388,4 +382,4 @@ def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
     keys = sizes["NUM_BLOCKS"] * block
     bias = 2 * 64 * block + 4 * 8 * keys if inputs.bias is None else (2 + 4) * 64 * keys
     rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64)
-    return fitting(bias + rows + 2 * sizes["KEYS"], 1, sizes["maxnreg"])
+    return launches.fitting(bias + rows + 2 * sizes["KEYS"], 1, sizes["maxnreg"])

@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, opaque_zero, two_groups, widen
+from scalefold_kernels.gluon import mma_layout, opaque_zero, two_groups, widen, zeros
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -27,14 +27,8 @@ from scalefold_kernels.ops.attention.arguments import (
     new_sums,
     transposed,
 )
-from scalefold_kernels.ops.attention.hopper import parts
+from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
-from scalefold_kernels.ops.attention.hopper.launch import (
-    bias_descriptor,
-    dealt,
-    rows_descriptor,
-    statistics_descriptor,
-)
 from scalefold_kernels.ops.attention.rest import OF_BFLOAT16, with_rest
 from scalefold_kernels.tma import padded
 
@@ -117,7 +111,7 @@ def load_rows(cta):
             # Load it again rather than keep it in registers.
             row_mask = parts.load_mask(cta.mask, row, 2 * BLOCK_K)
         if unmasked < (cta.mask.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
-            rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [STAGES, 2 * BLOCK_K], parts.FLAT)
+            rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [STAGES, 2 * BLOCK_K], smem.FLAT)
             parts.store_mask(row_mask, cta.mask.num_keys, unmasked, rows_smem.index(stage))
         cta.unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
         for w in gl.static_range(2):
@@ -156,7 +150,7 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
         q_tile = q_half.reshape([32, cta.C])
         q_tile.store((widen(q_tile.load(VECTORS)) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(dtype))
     same = half + opaque_zero(i)
-    reinterpret(cta.delta_smem, gl.float32, [2 * AHEAD, 32], parts.FLAT).index(same).store(
+    reinterpret(cta.delta_smem, gl.float32, [2 * AHEAD, 32], smem.FLAT).index(same).store(
         delta_half
     )
     fence_async_shared()
@@ -184,7 +178,7 @@ def differentiate(w: gl.constexpr, cta):
     by_column: gl.constexpr = gl.SliceLayout(0, S)
     # Copies from shared memory that `undo_gate_of_row` starts.
     copies: gl.constexpr = (2 if cta.HAS_GATE else 0) + (1 if cta.SCALE_Q else 0)
-    sums = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+    sums = zeros(64, BLOCK_K)
     mbarrier.wait(cta.bias_full, 0)
     undo_gate_of_row(0, cta, w)
     for i in range(cta.rows):
@@ -200,7 +194,7 @@ def differentiate(w: gl.constexpr, cta):
         v = cta.v.slots.index(slot).reshape([BLOCK_K, cta.C])
         s = parts.load_bias(cta.bias_smem.index(w), BLOCK_K, True, cta.TRANSPOSED)
         s = mma(q, k.permute((1, 0)), s, is_async=True)
-        grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+        grad_p = zeros(64, BLOCK_K)
         grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
         undo_gate_of_row(i + 1, cta, w)
         lse = cta.lse.slots.index(same).reshape([64]).load(by_row)
@@ -217,7 +211,7 @@ def differentiate(w: gl.constexpr, cta):
         grad_s = p * (grad_p - delta[:, None])
         sums += grad_s
         grad_s = gl.convert_layout(grad_s.to(q.dtype), A_P)
-        grad_q = gl.full([64, cta.C], 0.0, gl.float32, OUT)
+        grad_q = zeros(64, cta.C)
         grad_q = mma(grad_s, k, grad_q, use_acc=False)
         mbarrier.arrive(cta.k.empty.index(stage))
         if w > 0:
@@ -277,7 +271,7 @@ def backward_queries_bias_kernel(
     gate = grad
     if HAS_GATE:
         gate = ring.along(q, gate_desc, AHEAD)
-    delta_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 64], parts.FLAT)
+    delta_smem = smem.numbers(gl.float32, AHEAD, 64)
     result_smem = smem.tile(grad_q_desc)
     # A group's keys are announced by TMA and, for the mask, by the loader; both give a row back.
     k = ring.Ring(
@@ -289,8 +283,8 @@ def backward_queries_bias_kernel(
     v = ring.along(k, v_desc, 2 * STAGES)
     bias_smem = smem.tiles(bias_desc, 2)
     other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], parts.BY_THREAD)
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [2 * STAGES, BLOCK_K], parts.FLAT)
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], parts.FLAT)
+    mask_smem = smem.numbers(gl.bfloat16, 2 * STAGES, BLOCK_K)
+    unmasked_smem = smem.numbers(gl.int32, STAGES, 1)
     open = smem.barriers(AHEAD, 2)
     # One allocation: the bias's is waited for once, but nothing may take its place.
     more = smem.barriers(3, 1)
@@ -330,16 +324,16 @@ def launch(
     lse = kept.lse
     rest = new_rest(q).zero_() if kept.rest is None else kept.rest
     blocks = triton.cdiv(inputs.num_queries, 64)
-    ctas, groups = dealt(inputs, blocks, ctas_an_sm=1, unit=blocks * inputs.num_heads)
+    ctas, groups = launches.dealt(inputs, blocks, ctas_an_sm=1, unit=blocks * inputs.num_heads)
     sums = new_sums(bias[..., :KEYS], groups)
-    q_desc = rows_descriptor(q, 64)
+    q_desc = launches.rows(q, 64)
     backward_queries_bias_kernel[(ctas, inputs.batch)](
-        q_desc, rows_descriptor(k, BLOCK_K.value), rows_descriptor(v, BLOCK_K.value),
-        q_desc if gate is None else rows_descriptor(gate, 64), rows_descriptor(kept.out, 64),
-        rows_descriptor(rest, 64), rows_descriptor(grad_out, 64), statistics_descriptor(lse, 64),
-        bias_descriptor(bias, q, 64, BLOCK_K.value), rows_descriptor(gradients.q, 64),
-        q_desc if gradients.gate is None else rows_descriptor(gradients.gate, 32),
-        rows_descriptor(shared.grad_ungated, 32), rows_descriptor(shared.q, 32), shared.delta, mask,
+        q_desc, launches.rows(k, BLOCK_K.value), launches.rows(v, BLOCK_K.value),
+        q_desc if gate is None else launches.rows(gate, 64), launches.rows(kept.out, 64),
+        launches.rows(rest, 64), launches.rows(grad_out, 64), launches.statistics(lse, 64),
+        launches.bias(bias, q, 64, BLOCK_K.value), launches.rows(gradients.q, 64),
+        q_desc if gradients.gate is None else launches.rows(gradients.gate, 32),
+        launches.rows(shared.grad_ungated, 32), launches.rows(shared.q, 32), shared.delta, mask,
         sums, lse if waiting is None else waiting, *inputs.mask_strides, lse.stride(2),
         *inputs.scalars,
         HAS_GATE=gate is not None, BIAS_SCALE=inputs.bias_scale, SCALE_Q=inputs.scales_q,

@@ -28,10 +28,9 @@ from scalefold_kernels.compiler import (
 from scalefold_kernels.gluon import product_int64, unsigned, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept
+from scalefold_kernels.ops.attention.hopper import launches
 from scalefold_kernels.ops.attention.hopper import why_not as why_not_hopper
-from scalefold_kernels.ops.attention.hopper.launch import gradient_rows, rows_descriptor
 from scalefold_kernels.ops.attention.hopper.parts import (
-    FLAT,
     LOG2E,
     Mask,
     count,
@@ -69,7 +68,7 @@ def place_of(item, num_rows, num_heads):
 @gluon.jit
 def numbers_at(tile, place, C: gl.constexpr):
     """Room for one float32 a query within a tile (64, C) of bfloat16."""
-    return reinterpret(tile, gl.float32, [C // 2, 64], FLAT).index(place)
+    return reinterpret(tile, gl.float32, [C // 2, 64], smem.FLAT).index(place)
 
 
 @gluon.jit
@@ -284,14 +283,14 @@ def backward(
     ctas = min(items, CTAS_AN_SM * num_sms(q.device))
     # All positions of a row in one box.
     block, keys = 64 * num_q, 16 * num_warps
-    q_desc = rows_descriptor(q, block)
+    q_desc = launches.rows(q, block)
     backward_row_kernel[(ctas,)](
-        q_desc, rows_descriptor(k, keys), rows_descriptor(v, keys),
-        q_desc if gate is None else rows_descriptor(gate, block), rows_descriptor(kept.out, block),
-        rows_descriptor(gradient_rows(grad_out), block), kept.lse,
-        rows_descriptor(gradients.q, block), rows_descriptor(gradients.k, keys),
-        rows_descriptor(gradients.v, keys),
-        q_desc if gradients.gate is None else rows_descriptor(gradients.gate, block), mask,
+        q_desc, launches.rows(k, keys), launches.rows(v, keys),
+        q_desc if gate is None else launches.rows(gate, block), launches.rows(kept.out, block),
+        launches.rows(launches.gradient_rows(grad_out), block), kept.lse,
+        launches.rows(gradients.q, block), launches.rows(gradients.k, keys),
+        launches.rows(gradients.v, keys),
+        q_desc if gradients.gate is None else launches.rows(gradients.gate, block), mask,
         *inputs.mask_strides, kept.lse.stride(2), items, *inputs.scalars,
         HAS_GATE=gate is not None, C=padded(inputs.channels), NUM_Q=num_q, num_warps=num_warps,
         maxnreg=128,

@@ -23,18 +23,9 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, opaque_zero, widen
+from scalefold_kernels.gluon import mma_layout, opaque_zero, widen, zeros
 from scalefold_kernels.ops.attention.arguments import Inputs, Kept, transposed
-from scalefold_kernels.ops.attention.hopper import parts
-from scalefold_kernels.ops.attention.hopper.launch import (
-    bias_descriptor,
-    bias_rows,
-    dealt,
-    fitting,
-    key_slots,
-    places,
-    rows_descriptor,
-)
+from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.ops.attention.rest import OF_BFLOAT16, byte_of_rest
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
@@ -170,7 +161,7 @@ def load_queries(row, cta):
 @gluon.jit
 def load_rows(pass_index, cta):
     """Load what `attend_to_rows` reads, ahead of it."""
-    rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [2, cta.KEYS], parts.FLAT)
+    rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [2, cta.KEYS], smem.FLAT)
     load_queries(cta.first_row, cta)
     row_mask = parts.load_mask(cta.mask, cta.first_row, cta.KEYS)
     for i in range(cta.rows):
@@ -258,8 +249,8 @@ def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
         none_masked = unmasked == cta.NUM_BLOCKS * cta.BLOCK_K
         factor = gl.where(unmasked > 0, unit, 0.0)
         highest = gl.full([64], float("-inf") if EXACT else 0.0, gl.float32, by_row)
-        total = parts.lane_sums(gl.full([64, cta.BLOCK_K], 0.0, gl.float32, S))
-        o = gl.full([64, cta.C], 0.0, gl.float32, OUT)
+        total = parts.lane_sums(zeros(64, cta.BLOCK_K))
+        o = zeros(64, cta.C)
         scaling = none_masked, factor, unit
         for j in range(cta.NUM_BLOCKS):
             o, total, highest = attend_to_block(
@@ -338,9 +329,9 @@ def forward_kernel(
     v = ring.along(k, v_desc, PLACES)
     bias_smem = smem.tiles(bias_desc, GROUPS * NUM_BLOCKS if HAS_BIAS else 1)
     # Masks of the row that is computed and of the next.
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [2 * (KEYS // BLOCK_K), BLOCK_K], parts.FLAT)
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [2, 1], parts.FLAT)
-    again_smem = gl.allocate_shared_memory(gl.int32, [GROUPS, 1], parts.FLAT)
+    mask_smem = smem.numbers(gl.bfloat16, 2 * (KEYS // BLOCK_K), BLOCK_K)
+    unmasked_smem = smem.numbers(gl.int32, 2, 1)
+    again_smem = smem.numbers(gl.int32, GROUPS, 1)
     rest_smem = smem.tiles(rest_desc, GROUPS if KEEPS else 1)
     gate_full = smem.barriers(GROUPS, 1) if HAS_GATE else q.full
     others = smem.barriers(2, 1)
@@ -365,16 +356,16 @@ def launch(inputs: Inputs, kept: Kept) -> None:
     """Fill what is kept of the result."""
     q, k, v, gate, mask, bias, *_ = inputs
     out, lse, rest = kept
-    bias = None if bias is None else bias_rows(bias)
+    bias = None if bias is None else launches.bias_rows(bias)
     sizes = constants(inputs)
     block, blocks = sizes["BLOCK_K"], triton.cdiv(inputs.num_queries, 64 * sizes["GROUPS"])
     # All blocks of a row and head share their keys, and so are under way at a time.
-    ctas, _ = dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
-    q_desc = rows_descriptor(q, 64)
+    ctas, _ = launches.dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
+    q_desc = launches.rows(q, 64)
     forward_kernel[(ctas, inputs.batch)](
-        q_desc, rows_descriptor(k, block), rows_descriptor(v, block),
-        q_desc if gate is None else rows_descriptor(gate, 64), bias_descriptor(bias, q, 64, block),
-        rows_descriptor(out, 64), rows_descriptor(out if rest is None else rest, 64), mask, lse,
+        q_desc, launches.rows(k, block), launches.rows(v, block),
+        q_desc if gate is None else launches.rows(gate, 64), launches.bias(bias, q, 64, block),
+        launches.rows(out, 64), launches.rows(out if rest is None else rest, 64), mask, lse,
         *inputs.mask_strides, lse.stride(2), *inputs.scalars,
         HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale,
         TRANSPOSED=transposed(bias), KEEPS=rest is not None, **sizes,
@@ -388,8 +379,8 @@ def constants(inputs: Inputs) -> dict[str, int]:
     blocks = triton.cdiv(inputs.num_keys, block)
     return sizes | {
         "NUM_BLOCKS": blocks,
-        "PLACES": places(sizes["PLACES"], blocks),
-        "KEYS": key_slots(inputs, block),
+        "PLACES": launches.places(sizes["PLACES"], blocks),
+        "KEYS": launches.key_slots(inputs, block),
         "C": padded(inputs.channels),
     }
 
@@ -401,4 +392,4 @@ def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
     rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * queries)
     rest = 0 if inputs.bias is None else channels * queries
     needed = bias + rows + rest + 4 * sizes["KEYS"]
-    return fitting(needed, sizes["GROUPS"] + 1, sizes["maxnreg"])
+    return launches.fitting(needed, sizes["GROUPS"] + 1, sizes["maxnreg"])

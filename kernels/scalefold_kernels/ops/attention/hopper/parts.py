@@ -22,13 +22,10 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_load, reinterpret
-from scalefold_kernels.gluon import mma_layout, widen
+from scalefold_kernels.gluon import mma_layout, widen, zeros
 
 LOG2E = gl.constexpr(1.4426950408889634)
 MASKED_LOGIT = gl.constexpr(-1e9)
-
-FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
-"""Layout of numbers in shared memory, one after the other."""
 
 LOADER_REGISTERS = gl.constexpr(24)
 """Registers of a loader warp's thread; the warp group gets those that it gives up."""
@@ -97,7 +94,7 @@ def load_bias(tile, N: gl.constexpr, HAS_BIAS: gl.constexpr, TRANSPOSED: gl.cons
     ``TRANSPOSED``: its dimensions are not in memory's order.
     """
     if not HAS_BIAS:
-        return gl.full([64, N], 0.0, gl.float32, mma_layout(N))
+        return zeros(64, N)
     flat = tile.reshape([tile.shape[2], tile.shape[3]])
     if TRANSPOSED:
         flat = flat.permute((1, 0))
@@ -209,7 +206,7 @@ def store_mask(row_mask, num_keys, unmasked, mask_smem):
     keys = gl.arange(0, KEYS, layout=row_mask.type.layout)
     added = gl.where((row_mask != 0) | (unmasked == 0), 0.0, MASKED_LOGIT)
     added = gl.where(keys < num_keys, added, float("-inf"))
-    reinterpret(mask_smem, mask_smem.dtype, [KEYS], FLAT).store(added.to(mask_smem.dtype))
+    reinterpret(mask_smem, mask_smem.dtype, [KEYS], smem.FLAT).store(added.to(mask_smem.dtype))
 
 
 @gluon.jit

@@ -22,15 +22,13 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import ROWS, mma_layout, two_groups
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, zeros
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Update
+from scalefold_kernels.smem import SUMS
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tma import padded, tiles_of
-
-ONES = gl.constexpr(8)
-"""Columns of ones, the least that this product takes."""
 
 PART = gl.constexpr(32)
 """Outputs whose dropout mask is applied at a time."""
@@ -38,7 +36,7 @@ PART = gl.constexpr(32)
 Cta = namedtuple(
     "Cta",
     "grad_h_desc partial key layer threshold scale key_stride grad h weight_desc weight "
-    "weight_full ones_smem mask_smem out_smem dropped order C K SHARED BLOCK_K BLOCK_C "
+    "weight_full ones mask_smem out_smem dropped order C K SHARED BLOCK_K BLOCK_C "
     "COLUMN_BLOCKS",
 )
 
@@ -67,9 +65,8 @@ def compute(w: gl.constexpr, cta):
     """Warp group ``w``."""
     HALF_C: gl.constexpr = cta.BLOCK_C // 2
     HALF_K: gl.constexpr = cta.BLOCK_K // 2
-    OUT: gl.constexpr = mma_layout(HALF_K)
     SUM: gl.constexpr = mma_layout(cta.BLOCK_K)
-    BIAS: gl.constexpr = mma_layout(ONES)
+    BIAS: gl.constexpr = mma_layout(SUMS)
     L: gl.constexpr = mma_layout(PART)
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_K
@@ -80,9 +77,9 @@ def compute(w: gl.constexpr, cta):
     if cta.SHARED == 1:
         mask_tile = cta.mask_smem.index(w)
         parts.hash_positions(mask_tile, state, first, w * HALF_C, cta.threshold)
-    zero = gl.full([ROWS, HALF_K], 0.0, gl.float32, OUT)
-    weight_sum = gl.full([HALF_C, cta.BLOCK_K], 0.0, gl.float32, SUM)
-    bias_sum = gl.full([HALF_C, ONES], 0.0, gl.float32, BIAS)
+    zero = zeros(ROWS, HALF_K)
+    weight_sum = zeros(HALF_C, cta.BLOCK_K)
+    bias_sum = zeros(HALF_C, SUMS)
     out_tile = cta.out_smem.index(w)
     weight = cta.weight.slice(w * HALF_K, HALF_K, dim=1)
     n = gl.to_tensor(0)
@@ -111,7 +108,7 @@ def compute(w: gl.constexpr, cta):
             mbarrier.wait(cta.dropped.index(slot), ring.phase(cta.grad, n))
         grad_h = mma(grad_tile, weight, zero, use_acc=False, is_async=True)
         transposed = half.permute((1, 0))
-        bias_sum = mma(transposed, cta.ones_smem, bias_sum, is_async=True)
+        bias_sum = mma(transposed, cta.ones, bias_sum, is_async=True)
         weight_sum = mma(transposed, cta.h.slots.index(slot), weight_sum, is_async=True)
         grad_h = mma_wait(2, [grad_h])
         if cta.SHARED > 0:
@@ -134,7 +131,7 @@ def compute(w: gl.constexpr, cta):
     inside = (c < cta.C)[:, None] & (k < cta.K)[None, :]
     gl.store(partial + c[:, None] * cta.K + k[None, :], weight_sum, mask=inside)
     c = w * HALF_C + gl.arange(0, HALF_C, layout=gl.SliceLayout(1, BIAS))
-    one = gl.arange(0, ONES, layout=gl.SliceLayout(0, BIAS)) + column
+    one = gl.arange(0, SUMS, layout=gl.SliceLayout(0, BIAS)) + column
     inside = (c < cta.C)[:, None] & (one == 0)[None, :]
     gl.store(partial + cta.C * cta.K + c[:, None] + one[None, :], bias_sum, mask=inside)
     tma.store_wait(0)
@@ -155,9 +152,7 @@ def residual_linear_backward_hopper_kernel(
     ``order`` is a `Order`, whose groups of lines have a CTA each.
     """
     bits_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
-    FLAT: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])
-    ones_smem = smem.matrices(1, ROWS, ONES).index(0)
-    ones_smem.store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, FLAT))
+    ones = smem.ones().index(0)
     grad = ring.of_slots(grad_desc, smem.matrices(STAGES, ROWS, BLOCK_C), 2)
     h = ring.Ring(h_desc, smem.matrices(STAGES, ROWS, BLOCK_K), grad.full, grad.empty)
     mask_smem = gl.allocate_shared_memory(
@@ -168,7 +163,7 @@ def residual_linear_backward_hopper_kernel(
     two_groups(Cta(
         grad_h_desc, partial, key, gl.to_tensor(layer), gl.to_tensor(threshold),
         gl.to_tensor(scale), gl.to_tensor(key_stride), grad, h, weight_desc, smem.tile(weight_desc),
-        smem.barrier(), ones_smem, mask_smem, out_smem, dropped, parts.tensors(order),
+        smem.barrier(), ones, mask_smem, out_smem, dropped, parts.tensors(order),
         C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 

@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_store, mma
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Update
@@ -77,7 +77,7 @@ def compute(w, cta):
     if cta.SHARED == 1:
         parts.hash_positions(cta.mask_smem.index(w), state, first, column, cta.threshold)
         factor = gl.where(parts.load_mask(cta.mask_smem.index(w)) != 0, cta.scale, 0.0)
-    zero = gl.full([ROWS, cta.BLOCK_C], 0.0, gl.float32, OUT)
+    zero = zeros(ROWS, cta.BLOCK_C)
     n = gl.to_tensor(0)
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
         # Each time: the barrier must stay what its memory is for.

@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_store, mma, mma_wait
-from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen
+from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen, zeros
 from scalefold_kernels.ops.normed_projection.arguments import (
     MAX_FEW_OUTPUTS,
     Gradients,
@@ -26,11 +26,9 @@ from scalefold_kernels.ops.normed_projection.arguments import (
 )
 from scalefold_kernels.ops.normed_projection.hopper.forward import few_block
 from scalefold_kernels.rows import Rows, rows_of
+from scalefold_kernels.smem import SUMS
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tma import num_ctas, padded, tiles_of, within_reach
-
-ONES = gl.constexpr(8)
-"""Columns of ones, the fewest that a product takes."""
 
 PART = gl.constexpr(64)
 """Channels whose gradients a warp group computes at a time, to save registers."""
@@ -38,7 +36,7 @@ PART = gl.constexpr(64)
 Cta = namedtuple(
     "Cta",
     "norm_smem stats sums first_scale few_scale few_ptr few_stride few_stride_s normed_desc "
-    "grad_x_desc grad weight few_desc few_weight few_full few_smem ones_smem spare_smem x through "
+    "grad_x_desc grad weight few_desc few_weight few_full few_smem ones spare_smem x through "
     "num_rows num_tiles C P S BLOCKS SCALED FIRST_BIASED BLOCK_C BLOCK_P BLOCK_S FEW HAS_THROUGH "
     "HAS_FEW",
 )
@@ -69,7 +67,7 @@ def load(cta):
 
 @gluon.jit
 def add_rows(sums, x, spare, ones):
-    """Sums over rows, added to ``sums`` (PART, ONES) by a product with ones."""
+    """Sums over rows, added to ``sums`` (PART, SUMS) by a product with ones."""
     spare.store(x.to(spare.dtype))
     fence_async_shared()
     return mma(spare.permute((1, 0)), ones, sums)
@@ -145,7 +143,7 @@ def multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST: gl.constex
     multiplied by ``first_scale``.
     """
     THIN: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [2, 2], [0, 1])
-    grad_normed = gl.full([ROWS, cta.BLOCK_C], 0.0, gl.float32, mma_layout(cta.BLOCK_C))
+    grad_normed = zeros(ROWS, cta.BLOCK_C)
     for block in range(FIRST):
         i = n * cta.BLOCKS + block
         slot, place = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
@@ -187,11 +185,11 @@ def multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST: gl.constex
 def write_sums(w, norm_sums, bias_sums, weight_sum, cta, FIRST: gl.constexpr):
     """A warp group's sums over its rows, to memory: its row of ``sums``."""
     TRANSPOSED: gl.constexpr = mma_layout(cta.FEW)
-    BIAS: gl.constexpr = mma_layout(ONES)
+    BIAS: gl.constexpr = mma_layout(SUMS)
     worker = 2 * gl.program_id(0) + w
     sums = cta.sums + worker * (2 * cta.C + cta.P - cta.FIRST_BIASED + cta.S * cta.C)
     # All columns of a product with ones are the same.
-    one = gl.arange(0, ONES, layout=gl.SliceLayout(0, BIAS))[None, :]
+    one = gl.arange(0, SUMS, layout=gl.SliceLayout(0, BIAS))[None, :]
     for part in gl.static_range(cta.BLOCK_C // PART):
         c = part * PART + gl.arange(0, PART, layout=gl.SliceLayout(1, BIAS))[:, None] + one
         inside = (c < cta.C) & (one == 0)
@@ -220,23 +218,21 @@ def compute(w, cta):
     """Warp group ``w``."""
     OUT: gl.constexpr = mma_layout(cta.BLOCK_C)
     A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    TRANSPOSED: gl.constexpr = mma_layout(cta.FEW)
     ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(PART))
-    BIAS: gl.constexpr = mma_layout(ONES)
     # Blocks that are summed too: the last one at least.
     FIRST: gl.constexpr = min(cta.FIRST_BIASED, cta.P - 1) // cta.BLOCK_P
-    weight_sum = gl.full([cta.BLOCK_C, cta.FEW], 0.0, gl.float32, TRANSPOSED)
+    weight_sum = zeros(cta.BLOCK_C, cta.FEW)
     norm_sums = ()
     for _sum in gl.static_range(2 * (cta.BLOCK_C // PART)):
-        norm_sums = norm_sums + (gl.full([PART, ONES], 0.0, gl.float32, BIAS),)
+        norm_sums = norm_sums + (zeros(PART, SUMS),)
     bias_sums = ()
     for _biased in gl.static_range(FIRST, cta.BLOCKS):
-        bias_sums = bias_sums + (gl.full([cta.BLOCK_P, ONES], 0.0, gl.float32, BIAS),)
+        bias_sums = bias_sums + (zeros(cta.BLOCK_P, SUMS),)
     own_tiles = (cta.num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
     for n in range(own_tiles):
         first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
         zero = opaque_zero(n)
-        ones, spare = cta.ones_smem.index(zero), cta.spare_smem.index(w + zero)
+        ones, spare = cta.ones.index(zero), cta.spare_smem.index(w + zero)
         x_tile, grad_tile = cta.x.slots.index(w + zero), cta.through.slots.index(w + zero)
         few_tile = cta.few_smem.index(w + zero)
         # Loaded long before they are used.
@@ -280,12 +276,9 @@ def projection_backward_hopper_kernel(
     """
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
     FEW: gl.constexpr = few_block(S)
-    ones_smem, spare_smem = smem.matrices(1, ROWS, ONES), smem.matrices(2, ROWS, PART)
-    one: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
-    ones_smem.index(0).store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, one))
+    ones, spare_smem = smem.ones(), smem.matrices(2, ROWS, PART)
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    norm_smem = gl.allocate_shared_memory(gl.float32, [2, BLOCK_C], plain)
+    norm_smem = smem.numbers(gl.float32, 2, BLOCK_C)
     c = gl.arange(0, BLOCK_C, layout=flat)
     scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
     norm_smem.index(0).store(scale)
@@ -300,7 +293,7 @@ def projection_backward_hopper_kernel(
     two_groups(Cta(
         norm_smem, stats, sums, first_scale, few_scale, few_ptr, gl.to_tensor(few_stride),
         gl.to_tensor(few_stride_s), normed_desc, grad_x_desc, grad, weight, few_desc, few_weight,
-        few_full, few_smem, ones_smem, spare_smem, x, through, gl.to_tensor(num_rows),
+        few_full, few_smem, ones, spare_smem, x, through, gl.to_tensor(num_rows),
         gl.to_tensor(num_tiles), C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P, BLOCK_S,
         FEW, HAS_THROUGH, HAS_FEW,
     ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip

@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_store, mma
-from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.normed_projection.arguments import Norm, Projections
 from scalefold_kernels.rows import rows_of
@@ -94,7 +94,7 @@ def compute(w, cta):
     L: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     dtype: gl.constexpr = cta.out_desc.dtype
     column = gl.arange(0, cta.BLOCK_P, layout=gl.SliceLayout(0, OUT))
-    zero = gl.full([ROWS, cta.BLOCK_P], 0.0, gl.float32, OUT)
+    zero = zeros(ROWS, cta.BLOCK_P)
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
@@ -105,7 +105,7 @@ def compute(w, cta):
         n += 1
         if cta.HAS_FEW:
             mbarrier.wait(cta.few_full, 0)
-            none = gl.full([ROWS, cta.BLOCK_S], 0.0, gl.float32, FEW)
+            none = zeros(ROWS, cta.BLOCK_S)
             left = gl.convert_layout(rows, gl.DotOperandLayout(0, FEW, 2))
             few = mma(left, cta.few_weight.permute((1, 0)), none, use_acc=False)
             r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, FEW))

@@ -26,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.outer_product.arguments import (
     EPS,
@@ -209,7 +209,7 @@ def write_part(total, out, x, y, split, chain):
 @gluon.jit
 def compute(w: gl.constexpr, cta):
     """Warp group ``w``."""
-    zero = gl.full([ROWS, GROUP_Y * SIZE_D], 0.0, gl.float32, mma_layout(GROUP_Y * SIZE_D))
+    zero = zeros(ROWS, GROUP_Y * SIZE_D)
     i, n = gl.to_tensor(0), gl.to_tensor(0)
     first_tile = gl.program_id(0)
     for which in gl.static_range(1 if cta.MEAN else 2):
@@ -226,7 +226,7 @@ def compute(w: gl.constexpr, cta):
             else:
                 second_tile = cta.second_tiles.index(w)
                 keep_second(cta.second, second_tile, y, chain, which == 1)
-            left = gl.full([ROWS, SIZE_N], 0.0, gl.float32, mma_layout(SIZE_N))
+            left = zeros(ROWS, SIZE_N)
             right = left
             slot = ring.wait_full(first, i)
             rows = first.slots.index(slot).reshape([ROWS, SIZE_M])

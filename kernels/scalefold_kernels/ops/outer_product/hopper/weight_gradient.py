@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import ROWS, mma_layout, two_groups
+from scalefold_kernels.gluon import ROWS, two_groups, zeros
 from scalefold_kernels.ops.outer_product.arguments import Factors, even_splits, launch_tile
 from scalefold_kernels.tma import tiles_of
 
@@ -64,7 +64,7 @@ def load(cta):
 @gluon.jit
 def multiply_outer(b_smem, slot, a_tile):
     """Start the outer product of a pair of j: (j and d, c and i)."""
-    zero = gl.full([ROWS, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
+    zero = zeros(ROWS, COLUMNS)
     b = b_smem.index(slot).reshape([ROWS, SIZE_S])
     a = a_tile.reshape([COLUMNS, SIZE_S]).permute((1, 0))
     return mma(b, a, zero, use_acc=False, is_async=True)
@@ -114,7 +114,7 @@ def compute(w: gl.constexpr, cta):
     """Warp group ``w``."""
     start = gl.program_id(2) * cta.j_per_split
     num_pairs = (gl.minimum(start + cta.j_per_split, cta.size_j) - start + PAIR - 1) // PAIR
-    low = gl.full([ROWS, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
+    low = zeros(ROWS, COLUMNS)
     high = low
     a_tile = cta.a.slots.index(w)
     mbarrier.wait(cta.a.full.index(w), 0)

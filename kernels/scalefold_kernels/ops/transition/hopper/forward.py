@@ -10,7 +10,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_store, mma, mma_wait
-from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.transition.hopper.parts import load_bias, relu, width_of
 from scalefold_kernels.ops.transition.op import Kept, Parameters, shape_class
@@ -57,11 +57,11 @@ def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: g
     pieces = ()
     for part in gl.static_range(NUMBER):
         pieces += (tile.slice(part * WIDTH, WIDTH, dim=1),)
-    total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
+    total = zeros(ROWS, WIDTH)
     for part in gl.static_range(NUMBER):
         total += widen(pieces[part].load(L))
     mean = gl.sum(total, 1) * (1.0 / C)
-    total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
+    total = zeros(ROWS, WIDTH)
     for part in gl.static_range(NUMBER):
         centred = widen(pieces[part].load(L)) - mean[:, None]
         if C < BLOCK_C:
@@ -90,7 +90,7 @@ def compute(w: gl.constexpr, cta):
     last: gl.constexpr = (cta.H - 1) // cta.BLOCK_H * cta.BLOCK_H
     c = gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(0, OUT))
     h = gl.arange(0, cta.BLOCK_H, layout=gl.SliceLayout(0, HIDDEN))
-    zero = gl.full([ROWS, cta.BLOCK_H], 0.0, gl.float32, HIDDEN)
+    zero = zeros(ROWS, cta.BLOCK_H)
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):

@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import ROWS, mma_layout, two_groups
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, zeros
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.transition.hopper import parts
 from scalefold_kernels.ops.transition.hopper.parts import COLUMNS, DEPTH, relu
@@ -90,7 +90,7 @@ def compute_hidden(cta):
     start = part * cta.rows_per_part
     h = first + gl.arange(0, cta.BLOCK_H, layout=gl.SliceLayout(1, mma_layout(ROWS)))
     bias = gl.load(cta.up_bias + h, mask=h < cta.H, other=0.0).to(gl.float32)[:, None]
-    product = gl.full([cta.BLOCK_H, cta.BLOCK_C], 0.0, gl.float32, L)
+    product = zeros(cta.BLOCK_H, cta.BLOCK_C)
     mbarrier.wait(cta.weights_full, 0)
     i = gl.to_tensor(0)
     for _ in range(start, gl.minimum(start + cta.rows_per_part, cta.num_rows), ROWS):
@@ -114,8 +114,8 @@ def compute_gradient(cta):
     A: gl.constexpr = gl.DotOperandLayout(0, L, 2)
     first, part = gl.program_id(0) * cta.BLOCK_H, gl.program_id(1)
     start = part * cta.rows_per_part
-    product = gl.full([cta.BLOCK_H, cta.BLOCK_C], 0.0, gl.float32, L)
-    total = gl.full([cta.BLOCK_H, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
+    product = zeros(cta.BLOCK_H, cta.BLOCK_C)
+    total = zeros(cta.BLOCK_H, COLUMNS)
     down_t = cta.down.permute((1, 0))
     mbarrier.wait(cta.weights_full, 0)
     i = gl.to_tensor(0)

@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen
+from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen, zeros
 from scalefold_kernels.ops.transition.hopper import parts
 from scalefold_kernels.ops.transition.hopper.parts import COLUMNS, DEPTH
 from scalefold_kernels.ops.transition.op import Parameters, shape_class
@@ -94,7 +94,7 @@ def sums_over_channels(
     column = gl.arange(0, NARROW, layout=gl.SliceLayout(0, L))
     mean = gl.convert_layout(mean, gl.SliceLayout(1, L))
     grads = columns(grad_normed, NARROW)
-    total = gl.full([ROWS, NARROW], 0.0, gl.float32, L)
+    total = zeros(ROWS, NARROW)
     product = total
     for part in gl.static_range(BLOCK_C // NARROW):
         c = part * NARROW + column
@@ -142,12 +142,12 @@ def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
 def compute(w: gl.constexpr, cta):
     """Warp group ``w``."""
     S: gl.constexpr = mma_layout(COLUMNS)
-    total = gl.full([cta.BLOCK_C, COLUMNS], 0.0, gl.float32, S)
+    total = zeros(cta.BLOCK_C, COLUMNS)
     STEPS: gl.constexpr = (cta.H + DEPTH - 1) // DEPTH
     i = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = (2 * tile + w) * ROWS
-        product = gl.full([ROWS, cta.BLOCK_C], 0.0, gl.float32, mma_layout(cta.BLOCK_C))
+        product = zeros(ROWS, cta.BLOCK_C)
         for _ in range(STEPS // cta.UNROLL):
             product, i = multiply(product, cta, i, w, cta.UNROLL)
         if STEPS % cta.UNROLL > 0:

@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.mask import drawing
-from scalefold_kernels.gluon import mma_layout, one_group, widen
+from scalefold_kernels.gluon import mma_layout, one_group, widen, zeros
 from scalefold_kernels.ops.triangle.arguments import EPS, OutputArguments, Sizes, new_statistics
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
@@ -58,7 +58,7 @@ def update(cta):
     H: gl.constexpr = mma_layout(64)
     A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
     dtype: gl.constexpr = cta.out_desc.dtype
-    zero = gl.full([TILE, 64], 0.0, gl.float32, H)
+    zero = zeros(TILE, 64)
     bits = no_bits()
     turn = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):

@@ -18,15 +18,13 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.dropout.mask import drawing
-from scalefold_kernels.gluon import mma_layout, widen
+from scalefold_kernels.gluon import mma_layout, widen, zeros
 from scalefold_kernels.ops.triangle.arguments import OutputArguments, OutputKept, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
 from scalefold_kernels.ops.triangle.triton.weights import finish
-
-SUM_COLUMNS = gl.constexpr(8)
-"""The narrowest matrix product: with a matrix of ones, it sums the gradient over positions."""
+from scalefold_kernels.smem import SUMS
 
 LOADER_REGISTERS = gl.constexpr(24)
 """Registers of the loader's thread, the fewest that there are; the third group needs the others."""
@@ -96,12 +94,12 @@ def differentiate(w, cta):
         if i > 0:
             mbarrier.arrive(cta.product.empty.index(ring.place(cta.product, i - 1, w)))
         mbarrier.wait(cta.folded, 0)
-        d_standard = gl.full([TILE, C], 0.0, gl.float32, S)
+        d_standard = zeros(TILE, C)
         for half in range(HALVES):
             weight = cta.weight.index(half)
             gate = cta.gate.index(slot * HALVES + half)
             d_out = cta.d_out.index(slot * HALVES + half)
-            value = gl.full([TILE, 64], 0.0, gl.float32, H)
+            value = zeros(TILE, 64)
             value = mma(product, weight.permute((1, 0)), value, use_acc=False, is_async=True)
             gradient = widen(d_out.load(H))
             if cta.SHARED is not None:
@@ -167,11 +165,11 @@ def add_up(cta):
     mbarrier.arrive(cta.folded)
     C: gl.constexpr = cta.C
     S: gl.constexpr = mma_layout(C)
-    ONES: gl.constexpr = mma_layout(SUM_COLUMNS)
+    ONES: gl.constexpr = mma_layout(SUMS)
     whole: gl.constexpr = [cta.product.slots.shape[0], TILE, C]
     d_out = reinterpret(cta.d_out, cta.d_out.dtype, whole, cta.d_out.layout)
-    products = gl.full([C, C], 0.0, gl.float32, S)
-    sums = gl.full([C, SUM_COLUMNS], 0.0, gl.float32, ONES)
+    products = zeros(C, C)
+    sums = zeros(C, SUMS)
     for i in range(parts.num_rounds(cta.P)):
         for w in range(GROUPS):
             if parts.tile_of(i, w) < cta.P:
@@ -188,7 +186,7 @@ def add_up(cta):
     at = gl.program_id(0) * C * C + row[:, None] * C + column[None, :]
     gl.store(cta.partial + at, products)
     row = gl.arange(0, C, layout=gl.SliceLayout(1, ONES))
-    sums = gl.sum(sums, 1) * (1.0 / SUM_COLUMNS)
+    sums = gl.sum(sums, 1) * (1.0 / SUMS)
     gl.store(cta.partial_bias + gl.program_id(0) * C + row, sums)
 
 
@@ -217,21 +215,16 @@ def output_backward_kernel(
 ):  # fmt: skip
     """d_product (C, P), d_gate (P, C); partial (CTAs, C, C), partial_bias (CTAs, C)."""
     HALVES: gl.constexpr = C // 64
-    dtype: gl.constexpr = gate_desc.dtype
     places: gl.constexpr = GROUPS * STAGES
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    bias_smem = gl.allocate_shared_memory(gl.float32, [HALVES, 64], flat)
-    ones_layout: gl.constexpr = gl.NVMMASharedLayout(0, 16, 2)
-    ones_smem = gl.allocate_shared_memory(dtype, [TILE, SUM_COLUMNS], ones_layout)
-    ones = gl.full([TILE, SUM_COLUMNS], 1.0, gl.float32, mma_layout(SUM_COLUMNS))
-    ones_smem.store(ones.to(dtype))
+    bias_smem = smem.numbers(gl.float32, HALVES, 64)
+    ones = smem.ones().index(0)
     product = ring.new(product_desc, places, 2)
     more = smem.barriers(2, 1)
     dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), factor
     run_partitions(Cta(
         weight_desc, gate_desc, d_out_desc, d_product_desc, d_gate_desc, mean, reciprocal,
         norm_weight, norm_bias, bias, dropped, partial, partial_bias,
-        smem.tiles(weight_desc, HALVES), bias_smem, ones_smem, product,
+        smem.tiles(weight_desc, HALVES), bias_smem, ones, product,
         smem.tiles(gate_desc, places * HALVES), smem.tiles(d_out_desc, places * HALVES),
         more.index(0), more.index(1), smem.barriers(places, 1), gl.to_tensor(P),
         gl.to_tensor(ROWS), gl.to_tensor(COLUMNS), SHARED, C, REGISTERS,

@@ -18,7 +18,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, two_groups
+from scalefold_kernels.gluon import two_groups, zeros
 from scalefold_kernels.ops.triangle.arguments import Product
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.parts import GROUPS
@@ -107,7 +107,6 @@ def operand(desc, block):
 @gluon.jit
 def multiply(w, cta):
     """Warp group ``w``."""
-    S: gl.constexpr = mma_layout(BLOCK)
     out = cta.out.index(w)
     n = gl.to_tensor(0)
     for i in range(cta.rounds):
@@ -116,7 +115,7 @@ def multiply(w, cta):
             tile = i * gl.num_programs(0) + gl.program_id(0)
             matrix, row, column, there = place(tile, sizes)
             if there:
-                total = gl.full([BLOCK, BLOCK], 0.0, gl.float32, S)
+                total = zeros(BLOCK, BLOCK)
                 for k in range(0, sizes[3], DEPTH):
                     slot = ring.wait_full(cta.blocks, n)
                     x = operand(x_desc, cta.x.index(slot * GROUPS + w))

@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import mma_layout, two_groups, widen
+from scalefold_kernels.gluon import mma_layout, two_groups, widen, zeros
 from scalefold_kernels.ops.triangle.arguments import EPS, Projected, ProjectionWeights, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
@@ -46,7 +46,7 @@ def load(cta):
 @gluon.jit
 def multiply(normed, weight_smem, place):
     """Start a product with 64 rows of a weight."""
-    zero = gl.full([TILE, 64], 0.0, gl.float32, mma_layout(64))
+    zero = zeros(TILE, 64)
     weight = weight_smem.index(place).permute((1, 0))
     return mma(normed, weight, zero, use_acc=False, is_async=True)
 

@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring
 from scalefold_kernels.compiler import async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, one_group, widen
+from scalefold_kernels.gluon import mma_layout, one_group, widen, zeros
 from scalefold_kernels.ops.triangle.arguments import (
     ProjectionGradients,
     ProjectionKept,
@@ -109,7 +109,7 @@ def differentiate_operand(d_normed, normed, mask_P, first, step, n, m, cta):
     channel = step % HALVES * 64
     gate_slot = ring.wait_full(cta.weights, m)
     gate_weight = cta.weights.slots.index(gate_slot)
-    opened = gl.full([TILE, 64], 0.0, gl.float32, H)
+    opened = zeros(TILE, 64)
     opened = mma(normed, gate_weight.permute((1, 0)), opened, use_acc=False, is_async=True)
     gradient_slot = ring.wait_full(cta.blocks, n)
     gradient_smem = cta.blocks.slots.index(gradient_slot)
@@ -170,7 +170,7 @@ def differentiate(cta):
         async_store(cta.standard_desc, [first, 0], z)
         normed = standard * scale.to(gl.float32) + shift.to(gl.float32)
         normed = gl.convert_layout(normed.to(dtype), A)
-        d_normed = gl.full([TILE, C], 0.0, gl.float32, S)
+        d_normed = zeros(TILE, C)
         for step in range(2 * HALVES):
             n = i * per_tile(cta.HAS_THROUGH, C) + 2 * step
             m = i * 5 * HALVES + 2 * step
