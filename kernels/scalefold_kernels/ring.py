@@ -87,15 +87,18 @@ def wait_full(ring, i, w=None):
 
 @gluon.jit
 def wait_empty(ring, i, BYTES: gl.constexpr, w=None):
-    """Wait until there is room for number ``i``; returns its place and the barrier for its copies.
-
-    The barrier then expects ``BYTES``.
-    """
+    """Wait until there is room for number ``i``; returns its place, whose barrier expects BYTES."""
     at = place(ring, i, w)
     mbarrier.wait(ring.empty.index(at), phase(ring, i, w) ^ 1)
-    ready = ring.full.index(at)
-    mbarrier.expect(ready, BYTES)
-    return at, ready
+    mbarrier.expect(ring.full.index(at), BYTES)
+    return at
+
+
+@gluon.jit
+def copy(ring, at, start, wanted=True):
+    """Start the copy to a place, whose barrier was told of it, if it is wanted."""
+    tile = smem.as_described(ring.slots.index(at), ring.desc)
+    async_load(ring.desc, start, ring.full.index(at), tile, pred=wanted)
 
 
 @gluon.jit
@@ -108,15 +111,12 @@ def fill(ring, i, start):
 @gluon.jit
 def load(ring, i, start, w=None):
     """Start the copy of number ``i``, which begins at ``start``, as soon as there is room."""
-    at, ready = wait_empty(ring, i, smem.tile_bytes(ring.desc), w)
-    async_load(ring.desc, start, ready, smem.as_described(ring.slots.index(at), ring.desc))
+    copy(ring, wait_empty(ring, i, smem.tile_bytes(ring.desc), w), start)
 
 
 @gluon.jit
 def load_pair(first, second, i, start, second_start, w=None):
     """Start the copies of number ``i`` of two rings with the same barriers, see `along`."""
-    at, ready = wait_empty(first, i, smem.tile_bytes(first.desc, second.desc), w)
-    async_load(first.desc, start, ready, smem.as_described(first.slots.index(at), first.desc))
-    async_load(
-        second.desc, second_start, ready, smem.as_described(second.slots.index(at), second.desc)
-    )
+    at = wait_empty(first, i, smem.tile_bytes(first.desc, second.desc), w)
+    copy(first, at, start)
+    copy(second, at, second_start)

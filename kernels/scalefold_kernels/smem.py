@@ -41,7 +41,7 @@ def matrices(NUMBER: gl.constexpr, M: gl.constexpr, N: gl.constexpr):
 def ones():
     """Ones (1, 64, SUMS): a product with their matrix sums the left operand over 64 rows.
 
-    All its columns are the same. The first dimension is for an index that is opaque to the compiler.
+    All its columns are the same. An index opaque to the compiler needs the first dimension.
     """
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
     new = matrices(1, 64, SUMS)

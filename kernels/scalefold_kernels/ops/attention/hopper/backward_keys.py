@@ -41,11 +41,12 @@ def load_own(row, i, side, unmasked, cta):
 
     They go to a side of shared memory, once it is empty.
     """
-    _, ready = ring.wait_empty(cta.keys, i, smem.tile_bytes(cta.k_desc, cta.v_desc))
+    ring.wait_empty(cta.keys, i, smem.tile_bytes(cta.k_desc, cta.v_desc))
     at = [cta.batch, row, cta.first_k, cta.head, 0]
+    ready = cta.keys.full.index(side)
     async_load(cta.k_desc, at, ready, cta.key_smem.index(2 * side))
     async_load(cta.v_desc, at, ready, cta.key_smem.index(2 * side + 1))
-    parts.announce(unmasked, cta.unmasked_smem.index(side), cta.keys.full.index(side))
+    parts.announce(unmasked, cta.unmasked_smem.index(side), ready)
 
 
 @gluon.jit
@@ -56,8 +57,8 @@ def load_block(place, row, first, cta):
     lse, delta = cta.statistics_smem.index(2 * place), cta.statistics_smem.index(2 * place + 1)
     bytes: gl.constexpr = smem.tile_bytes(cta.q.desc, cta.grad.desc, cta.lse_desc, cta.delta_desc)
     mbarrier.expect(ready, bytes)
-    async_load(cta.q.desc, at, ready, cta.q.slots.index(place))
-    async_load(cta.grad.desc, at, ready, cta.grad.slots.index(place))
+    ring.copy(cta.q, place, at)
+    ring.copy(cta.grad, place, at)
     async_load(cta.lse_desc, statistics_at, ready, lse)
     async_load(cta.delta_desc, statistics_at, ready, delta)
 

@@ -123,9 +123,8 @@ def start_pass(
 
 @gluon.jit
 def differentiate_block(
-    sums_q, j, place, used, masked, row, memory,
-    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr,
-    C: gl.constexpr, BLOCK_K: gl.constexpr,
+    sums_q, j, place, used, masked, row, memory, HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
 ):  # fmt: skip
     """Add a block of keys, which arrives in a place, to the gradient of a row's queries.
 
@@ -181,13 +180,11 @@ def write_sums(
 @gluon.jit
 def backward_queries_kernel(
     q_desc, k_desc, v_desc, grad_desc, bias_desc, grad_q, lse, delta, mask, partial, waiting,
-    grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h,
-    mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
-    num_rows, num_heads, num_queries, num_keys, scale,
+    grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h, mask_stride_b, mask_stride_r,
+    mask_stride_k, statistics_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TRANSPOSED: gl.constexpr, INT64: gl.constexpr,
-    C: gl.constexpr, CHANNELS: gl.constexpr, FIRST_K: gl.constexpr,
-    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
+    TRANSPOSED: gl.constexpr, INT64: gl.constexpr, C: gl.constexpr, CHANNELS: gl.constexpr,
+    FIRST_K: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
     KEYS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
     """See the module. Keys from ``FIRST_K`` on; ``NUM_BLOCKS``: of a pass.

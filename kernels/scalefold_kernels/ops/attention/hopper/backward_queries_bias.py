@@ -17,7 +17,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels import ring, smem
-from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
+from scalefold_kernels.compiler import async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.gluon import mma_layout, opaque_zero, two_groups, widen, zeros
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
@@ -68,16 +68,16 @@ def load_queries(i, cta):
     rows: gl.constexpr = smem.tile_bytes(cta.grad.desc, cta.out.desc, cta.rest.desc, cta.q.desc)
     gate: gl.constexpr = smem.tile_bytes(cta.gate.desc) if cta.HAS_GATE else 0
     bytes: gl.constexpr = rows + gate + smem.tile_bytes(cta.lse.desc)
-    place, ready = ring.wait_empty(cta.q, i, bytes)
+    place = ring.wait_empty(cta.q, i, bytes)
     at = [cta.batch, row, cta.first_q, cta.head, 0]
-    async_load(cta.grad.desc, at, ready, cta.grad.slots.index(place))
-    async_load(cta.out.desc, at, ready, cta.out.slots.index(place))
-    async_load(cta.rest.desc, at, ready, cta.rest.slots.index(place))
+    ring.copy(cta.grad, place, at)
+    ring.copy(cta.out, place, at)
+    ring.copy(cta.rest, place, at)
     if cta.HAS_GATE:
-        async_load(cta.gate.desc, at, ready, cta.gate.slots.index(place))
-    async_load(cta.q.desc, at, ready, cta.q.slots.index(place))
+        ring.copy(cta.gate, place, at)
+    ring.copy(cta.q, place, at)
     at = [cta.batch, row, cta.head, cta.first_q]
-    async_load(cta.lse.desc, at, ready, cta.lse.slots.index(place))
+    ring.copy(cta.lse, place, at)
 
 
 @gluon.jit
@@ -252,10 +252,9 @@ def differentiate(w: gl.constexpr, cta):
 def backward_queries_bias_kernel(
     q_desc, k_desc, v_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc, bias_desc,
     grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial, waiting,
-    mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
-    num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr,
-    TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
+    mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride, num_rows, num_heads,
+    num_queries, num_keys, scale, HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr,
+    SCALE_Q: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``MORE_KEYS``: there are more than these.
 

@@ -18,7 +18,6 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import (
-    async_load,
     async_store,
     mma,
     mma_wait,
@@ -76,18 +75,17 @@ def load_row(rings, stage, item, num_rows, num_heads, wanted, HAS_GATE: gl.const
     """Start the copies of everything that a row's gradients are computed from."""
     q, k, v, gate, out, grad = rings
     batch, row, head = place_of(item, num_rows, num_heads)
-    full = q.full.index(stage)
     size: gl.constexpr = smem.tile_bytes(k.desc, v.desc, grad.desc, out.desc, q.desc)
     gate_size: gl.constexpr = smem.tile_bytes(gate.desc) if HAS_GATE else 0
-    mbarrier.expect(full, size + gate_size, pred=wanted)
+    mbarrier.expect(q.full.index(stage), size + gate_size, pred=wanted)
     at = [batch, row, 0, head, 0]
-    async_load(k.desc, at, full, k.slots.index(stage), pred=wanted)
-    async_load(v.desc, at, full, v.slots.index(stage), pred=wanted)
-    async_load(grad.desc, at, full, grad.slots.index(stage), pred=wanted)
-    async_load(out.desc, at, full, out.slots.index(stage), pred=wanted)
+    ring.copy(k, stage, at, wanted)
+    ring.copy(v, stage, at, wanted)
+    ring.copy(grad, stage, at, wanted)
+    ring.copy(out, stage, at, wanted)
     if HAS_GATE:
-        async_load(gate.desc, at, full, gate.slots.index(stage), pred=wanted)
-    async_load(q.desc, at, full, q.slots.index(stage), pred=wanted)
+        ring.copy(gate, stage, at, wanted)
+    ring.copy(q, stage, at, wanted)
 
 
 @gluon.jit
@@ -168,11 +166,10 @@ def differentiate_block(
 
 @gluon.jit
 def backward_row_kernel(
-    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse,
-    grad_q_desc, grad_k_desc, grad_v_desc, grad_gate_desc,
-    mask, mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
-    num_items, num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr,
+    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse, grad_q_desc, grad_k_desc,
+    grad_v_desc, grad_gate_desc, mask, mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
+    num_items, num_rows, num_heads, num_queries, num_keys, scale, HAS_GATE: gl.constexpr,
+    C: gl.constexpr, NUM_Q: gl.constexpr,
 ):  # fmt: skip
     """See the module. Queries beyond the last read as zeros and so add nothing."""
     WARPS: gl.constexpr = gl.num_warps()

@@ -305,13 +305,11 @@ def run_partitions(cta):
 
 @gluon.jit
 def forward_kernel(
-    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask, lse,
-    mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
-    num_rows, num_heads, num_queries, num_keys, scale,
+    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask, lse, mask_stride_b,
+    mask_stride_r, mask_stride_k, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr,
-    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
-    GROUPS: gl.constexpr,
+    TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
+    NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``KEYS``: the number of keys, rounded up to a power of 2.
 

@@ -20,7 +20,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from scalefold_kernels import smem
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, reinterpret
 from scalefold_kernels.gluon import mma_layout, widen, zeros
 
@@ -210,22 +210,22 @@ def store_mask(row_mask, num_keys, unmasked, mask_smem):
 
 
 @gluon.jit
-def block_place(ring, i, j, NUM_BLOCKS: gl.constexpr):
+def block_place(blocks, i, j, NUM_BLOCKS: gl.constexpr):
     """Place of block ``j`` of the ``i``-th row in a ring, and how often it was filled before.
 
     Places divide NUM_BLOCKS (`launch.places`): a block has the same one in every row.
     """
-    PLACES: gl.constexpr = ring.full.shape[0]
+    PLACES: gl.constexpr = blocks.full.shape[0]
     return j % PLACES, i * (NUM_BLOCKS // PLACES) + j // PLACES
 
 
 @gluon.jit
 def load_keys(k, v, place, batch, row, first_key, head, wanted=True):
     """Start the copies of a block of keys and values to a place of their ring, if it is wanted."""
-    at, ready = [batch, row, first_key, head, 0], k.full.index(place)
-    mbarrier.expect(ready, smem.tile_bytes(k.desc, v.desc), pred=wanted)
-    async_load(k.desc, at, ready, k.slots.index(place), pred=wanted)
-    async_load(v.desc, at, ready, v.slots.index(place), pred=wanted)
+    at = [batch, row, first_key, head, 0]
+    mbarrier.expect(k.full.index(place), smem.tile_bytes(k.desc, v.desc), pred=wanted)
+    ring.copy(k, place, at, wanted)
+    ring.copy(v, place, at, wanted)
 
 
 @gluon.jit

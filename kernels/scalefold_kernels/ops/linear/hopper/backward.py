@@ -139,12 +139,9 @@ def compute(w: gl.constexpr, cta):
 
 @gluon.jit(do_not_specialize=["layer"])
 def residual_linear_backward_hopper_kernel(
-    grad_desc, h_desc, weight_desc, grad_h_desc,
-    partial, key, layer, threshold, scale, key_stride,
-    order,
-    C: gl.constexpr, K: gl.constexpr, SHARED: gl.constexpr,
-    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
-    STAGES: gl.constexpr,
+    grad_desc, h_desc, weight_desc, grad_h_desc, partial, key, layer, threshold, scale, key_stride,
+    order, C: gl.constexpr, K: gl.constexpr, SHARED: gl.constexpr, BLOCK_K: gl.constexpr,
+    BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """As `linear.triton.residual_linear_backward_kernel`; see the module.

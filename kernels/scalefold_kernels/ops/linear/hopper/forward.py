@@ -113,12 +113,9 @@ def compute(w, cta):
 
 @gluon.jit(do_not_specialize=["layer"])
 def residual_linear_forward_hopper_kernel(
-    x_desc, h_desc, weight_desc, out_desc,
-    bias, key, layer, threshold, scale, key_stride,
-    order,
-    C: gl.constexpr, SHARED: gl.constexpr,
-    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
-    H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+    x_desc, h_desc, weight_desc, out_desc, bias, key, layer, threshold, scale, key_stride, order,
+    C: gl.constexpr, SHARED: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr,
+    COLUMN_BLOCKS: gl.constexpr, H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """As `linear.triton.residual_linear_forward_kernel`; see the module.

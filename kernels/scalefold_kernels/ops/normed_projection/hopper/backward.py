@@ -261,13 +261,11 @@ def compute(w, cta):
 
 @gluon.jit
 def projection_backward_hopper_kernel(
-    grad_desc, weight_desc, few_desc, x_desc, through_desc, normed_desc, grad_x_desc,
-    norm_weight, norm_bias, stats, sums, first_scale, few_scale, few_ptr, few_stride,
-    few_stride_s, num_rows, num_tiles,
-    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr,
-    SCALED: gl.constexpr, FIRST_BIASED: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
-    HAS_THROUGH: gl.constexpr, HAS_FEW: gl.constexpr,
+    grad_desc, weight_desc, few_desc, x_desc, through_desc, normed_desc, grad_x_desc, norm_weight,
+    norm_bias, stats, sums, first_scale, few_scale, few_ptr, few_stride, few_stride_s, num_rows,
+    num_tiles, C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, SCALED: gl.constexpr,
+    FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
+    STAGES: gl.constexpr, HAS_THROUGH: gl.constexpr, HAS_FEW: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``sums`` (2 CTAs, 2 C + P - FIRST_BIASED + S C): of the groups' rows, for

@@ -154,13 +154,11 @@ def compute(w, cta):
 
 @gluon.jit
 def projection_forward_hopper_kernel(
-    x_desc, weight_desc, few_desc, out_desc,
-    norm_weight, norm_bias, bias, first_scale, few_scale, few_ptr, stats,
-    first_biased, num_rows, sample_rows, num_tiles,
-    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, SCALED: gl.constexpr, EPS: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
-    STAGES: gl.constexpr, X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr,
-    HAS_BIAS: gl.constexpr, HAS_FEW: gl.constexpr,
+    x_desc, weight_desc, few_desc, out_desc, norm_weight, norm_bias, bias, first_scale, few_scale,
+    few_ptr, stats, first_biased, num_rows, sample_rows, num_tiles, C: gl.constexpr,
+    P: gl.constexpr, S: gl.constexpr, SCALED: gl.constexpr, EPS: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
+    X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_FEW: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """As `..triton.projection_forward_kernel`; see the module. The first ``SCALED`` outputs are

@@ -122,9 +122,14 @@ def load(cta):
                 i += 1
             if cta.MEAN:
                 for w in gl.static_range(2):
-                    _, ready = ring.wait_empty(cta.z, n, GROUP_Y * smem.tile_bytes(cta.z.desc), w)
+                    at = ring.wait_empty(cta.z, n, GROUP_Y * smem.tile_bytes(cta.z.desc), w)
                     for part in gl.static_range(w * GROUP_Y, (w + 1) * GROUP_Y):
-                        async_load(cta.z.desc, [x, y + part, 0], ready, cta.z.slots.index(part))
+                        async_load(
+                            cta.z.desc,
+                            [x, y + part, 0],
+                            cta.z.full.index(at),
+                            cta.z.slots.index(part),
+                        )
             n += 1
         first_tile = following_tile(first_tile, chain)
 
@@ -266,8 +271,7 @@ def compute(w: gl.constexpr, cta):
 @gluon.jit
 def chained_products_kernel(
     first_desc, third_desc, other_first_desc, other_third_desc, second_desc, z_desc, out_desc,
-    second, out, other_out, count, bias, sizes, second_strides, tiling, other_tiling,
-    count_strides,
+    second, out, other_out, count, bias, sizes, second_strides, tiling, other_tiling, count_strides,
     EPS: gl.constexpr, MEAN: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. With ``MEAN`` (forward) bias, count and z take part.

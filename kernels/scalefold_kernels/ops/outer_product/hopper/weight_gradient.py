@@ -51,11 +51,11 @@ def load(cta):
     bytes: gl.constexpr = smem.tile_bytes(cta.b.desc) + 2 * PAIR * smem.tile_bytes(cta.grad.desc)
     n = gl.to_tensor(0)
     for j in range(start, gl.minimum(start + cta.j_per_split, cta.size_j), PAIR):
-        slot, bar = ring.wait_empty(cta.b, n, bytes)
-        async_load(cta.b.desc, [j, 0, 0], bar, cta.b.slots.index(slot))
+        slot = ring.wait_empty(cta.b, n, bytes)
+        ring.copy(cta.b, slot, [j, 0, 0])
         for part in gl.static_range(2 * PAIR):
             async_load(
-                cta.grad.desc, [j + part // 2, i, part % 2 * ROWS], bar,
+                cta.grad.desc, [j + part // 2, i, part % 2 * ROWS], cta.b.full.index(slot),
                 cta.grad.slots.index(2 * PAIR * slot + part),
             )  # fmt: skip
         n += 1

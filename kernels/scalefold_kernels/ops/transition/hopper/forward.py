@@ -156,8 +156,7 @@ def compute(w: gl.constexpr, cta):
 @gluon.jit
 def forward_kernel(
     x_desc, up_desc, down_desc, out_desc, normed_desc, norm_weight, norm_bias, up_bias, down_bias,
-    stats, num_rows, num_tiles,
-    C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
+    stats, num_rows, num_tiles, C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr, KEEP: gl.constexpr,
 ):  # fmt: skip

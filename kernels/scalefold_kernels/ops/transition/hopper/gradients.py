@@ -152,11 +152,9 @@ def compute(w: gl.constexpr, cta):
 
 @gluon.jit
 def gradients_kernel(
-    normed_desc, grad_desc, up_desc, down_desc, grad_hidden_desc,
-    up_bias, out, sums, num_rows, rows_per_part,
-    C: gl.constexpr, H: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr,
-    GROUP_REGISTERS: gl.constexpr,
+    normed_desc, grad_desc, up_desc, down_desc, grad_hidden_desc, up_bias, out, sums, num_rows,
+    rows_per_part, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr,
+    STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``out`` (2, parts, H, C), ``sums`` (parts, H), over a part's rows each."""
     dtype: gl.constexpr = normed_desc.dtype

@@ -46,11 +46,13 @@ def load(cta):
             bytes: gl.constexpr = 2 * smem.tile_bytes(cta.grad_hidden_desc) + smem.tile_bytes(
                 cta.up.desc
             )
-            slot, bar = ring.wait_empty(cta.up, i, bytes)
+            slot = ring.wait_empty(cta.up, i, bytes)
             for w in gl.static_range(2):
                 at = [parts.piece_row(row + w * ROWS, h, cta.H), 0]
-                async_load(cta.grad_hidden_desc, at, bar, cta.left.index(2 * slot + w))
-            async_load(cta.up.desc, [h, 0], bar, cta.up.slots.index(slot))
+                async_load(
+                    cta.grad_hidden_desc, at, cta.up.full.index(slot), cta.left.index(2 * slot + w)
+                )
+            ring.copy(cta.up, slot, [h, 0])
             i += 1
         for w in gl.static_range(2):
             ring.load(cta.x, i, [row + w * ROWS, 0])
@@ -180,11 +182,9 @@ def compute(w: gl.constexpr, cta):
 
 @gluon.jit
 def input_gradient_kernel(
-    grad_hidden_desc, up_desc, x_desc, grad_desc, grad_x_desc,
-    norm_weight, stats, sums, num_tiles, num_rows,
-    C: gl.constexpr, H: gl.constexpr,
-    BLOCK_C: gl.constexpr, STAGES: gl.constexpr, UNROLL: gl.constexpr,
-    GROUP_REGISTERS: gl.constexpr,
+    grad_hidden_desc, up_desc, x_desc, grad_desc, grad_x_desc, norm_weight, stats, sums, num_tiles,
+    num_rows, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
+    UNROLL: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``sums`` (2, 2 CTAs, C) over each group's rows."""
     ones = parts.new_columns(2, x_desc.dtype)

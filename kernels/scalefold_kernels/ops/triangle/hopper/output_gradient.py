@@ -53,8 +53,9 @@ def load(cta):
         for w in gl.static_range(GROUPS):
             first = parts.tile_of(i, w)
             if first < cta.P:
-                slot, bar = ring.wait_empty(cta.product, i, bytes, w)
-                async_load(cta.product.desc, [0, first], bar, cta.product.slots.index(slot))
+                slot = ring.wait_empty(cta.product, i, bytes, w)
+                ring.copy(cta.product, slot, [0, first])
+                bar = cta.product.full.index(slot)
                 for half in gl.static_range(HALVES):
                     at = [first, half * 64]
                     place = slot * HALVES + half
@@ -208,10 +209,9 @@ def run_partitions(cta):
 
 @gluon.jit(do_not_specialize=["layer"])
 def output_backward_kernel(
-    d_out_desc, product_desc, gate_desc, weight_desc, d_product_desc, d_gate_desc,
-    mean, reciprocal, norm_weight, norm_bias, bias,
-    key, layer, threshold, factor, partial, partial_bias, P, ROWS, COLUMNS,
-    SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    d_out_desc, product_desc, gate_desc, weight_desc, d_product_desc, d_gate_desc, mean, reciprocal,
+    norm_weight, norm_bias, bias, key, layer, threshold, factor, partial, partial_bias, P, ROWS,
+    COLUMNS, SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """d_product (C, P), d_gate (P, C); partial (CTAs, C, C), partial_bias (CTAs, C)."""
     HALVES: gl.constexpr = C // 64

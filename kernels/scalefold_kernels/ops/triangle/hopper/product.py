@@ -82,9 +82,8 @@ def load_tiles(cta):
             matrix, row, column, there = place(number, sizes)
             if there:
                 for k in range(0, sizes[3], DEPTH):
-                    slot, bar = ring.wait_empty(
-                        cta.blocks, n, smem.tile_bytes(x_desc, x_desc, y_desc)
-                    )
+                    slot = ring.wait_empty(cta.blocks, n, smem.tile_bytes(x_desc, x_desc, y_desc))
+                    bar = cta.blocks.full.index(slot)
                     load_block(y_desc, matrix, k, column, bar, cta.y.index(slot))
                     for w in gl.static_range(GROUPS):
                         first = row + w * BLOCK

@@ -115,9 +115,8 @@ def project(w, cta):
 @gluon.jit
 def projection_forward_kernel(
     z_desc, a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
-    a_desc, b_desc, gate_desc, mask, norm_weight, norm_bias,
-    a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias, mean, reciprocal, P, eps,
-    C: gl.constexpr, REGISTERS: gl.constexpr,
+    a_desc, b_desc, gate_desc, mask, norm_weight, norm_bias, a_bias, a_gate_bias, b_bias,
+    b_gate_bias, gate_bias, mean, reciprocal, P, eps, C: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Masked operands (C, P), gate (P, C), statistics (P,)."""
     gl.static_assert(a_weight_desc.block_shape[0] == 64)

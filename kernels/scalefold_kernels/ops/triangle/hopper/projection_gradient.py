@@ -218,10 +218,9 @@ def differentiate(cta):
 @gluon.jit(do_not_specialize=["num_tiles"])
 def projection_backward_kernel(
     a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
-    d_a_desc, d_b_desc, a_desc, b_desc, d_gate_desc, z_desc, through_desc,
-    d_z_desc, d_values_desc, standard_desc,
-    mask, mean, reciprocal, norm_weight, norm_bias, a_gate_bias, b_gate_bias, P, num_tiles,
-    HAS_THROUGH: gl.constexpr, C: gl.constexpr,
+    d_a_desc, d_b_desc, a_desc, b_desc, d_gate_desc, z_desc, through_desc, d_z_desc, d_values_desc,
+    standard_desc, mask, mean, reciprocal, norm_weight, norm_bias, a_gate_bias, b_gate_bias, P,
+    num_tiles, HAS_THROUGH: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """Same results as the Triton kernel: d_z (P, C), d_values (4 C, P), standard (P, C)."""
     weight_descs = (
