@@ -1,11 +1,9 @@
 """Gradients of keys and values on Hopper GPUs; see `parts`.
 
-The loader brings the bias once, and for each row keys and values, and queries, their gradient and
+The loader brings the bias once, for each row keys and values, and queries, their gradient and
 statistics in a ring of blocks. The warp group gives a block back when it has added its part to the
-gradients of keys and values. These take the places of keys and values at the end of a row.
-
-Logits are transposed (keys x queries), so that the weights are left operands of the two products
-that give the gradients, from registers as they are; keys and values are those of the others.
+gradients, which take the places of keys and values at the end of a row. Logits are transposed (keys
+x queries): so the weights are left operands, from registers, of the products for the gradients.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Gradients of queries and of the bias on Hopper GPUs, for any number of keys; see `parts`.
 
-The sum over rows of the gradient of the logits, which is the bias's, stays in shared memory. So
-that several CTAs find room on an SM, keys are then dealt out to passes over the rows; the
-gradients of queries wait in global memory from one pass to the next. The first keys may be another
-kernel's, `backward_queries_bias`, which leaves them there.
+The only warp group loads for itself: a block of keys when it is done with that in the same place.
+The sum over rows of the logits' gradient, which is the bias's, stays in shared memory. So that
+several CTAs find room on an SM, keys are dealt out to passes over the rows; the gradients of
+queries wait in memory from one pass to the next. The first keys may be another kernel's,
+`backward_queries_bias`, which leaves them there.
 """
 
 from __future__ import annotations

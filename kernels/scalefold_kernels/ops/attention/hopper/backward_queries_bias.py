@@ -1,9 +1,10 @@
 """Gradients of queries, gate and bias on Hopper GPUs, from the first 256 keys; see `parts`.
 
-Two warp groups share a CTA's keys, 128 each, and a loader warp works for both. The sum over
-rows of the gradient of the logits, which is the bias's, stays in registers. While a row's products
-are under way, both take the gate off the next row's gradient, half of the queries each. Where
-there are more keys, the gradients of queries wait for `backward_queries`, which adds theirs.
+Two warp groups share a row's keys, 128 each; the loader brings rows some ahead. While a row's
+products are under way, both take the gate off the next row's gradient, half of the queries each
+(``open`` when both have). Group 0 adds the gradients of queries of both (``other_smem``). The sum
+over rows of the logits' gradient, which is the bias's, stays in registers. Where there are more
+keys, the gradients of queries wait for `backward_queries`, which adds theirs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """All gradients of a row on Hopper GPUs, where there is no bias and a row has up to 128 positions.
 
-Two warp groups (one for up to 64 keys) share a row and head: everything of it is in shared memory,
-so that weights are computed once and the gate's gradient takes no kernel of its own. A CTA
-goes through its rows in two stages: while one is computed, the next one is copied.
-
-Logits are transposed (keys x queries), as in `backward_keys`; their gradient goes through shared
-memory to be the left operand of the gradient of queries.
+One or two warp groups of 64 keys share a row and head: all of it is in shared memory, so that
+weights are computed once and the gate takes no kernel of its own. They load for themselves: while
+one row is computed, the next is copied. Logits are transposed (keys x queries), as in
+`backward_keys`; their gradient goes through shared memory to be a left operand, too.
 """
 
 from __future__ import annotations

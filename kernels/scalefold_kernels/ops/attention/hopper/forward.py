@@ -1,15 +1,11 @@
 """Forward kernel for Hopper GPUs; see `parts`.
 
-A CTA has one to four warp groups of 64 queries each. All read the same keys and values, which the
-loader brings: with one group a CTA, the second-level cache brings them as often as there are blocks
-of queries in a row. It loads the next row's queries, mask and the gate behind the first keys.
-
-Weights are powers of the logits as they are: to take a row's maximum away first would cost an
-instruction a logit, and no power could be taken before all logits of a block are known. float32
-holds the sums as long as logits are between -69 and 69; a CTA that meets a sum which says
-otherwise goes through its rows once more, with their maximum.
-
-The file is long since one kernel and its launch are one idea.
+One to four warp groups have 64 queries each and share keys and values, which the loader brings in a
+ring, the next row's queries, mask and gate behind a row's first keys. Weights are powers of the
+logits as they are: to take a row's maximum away first would cost an instruction a logit, and no
+power could be taken before all logits of a block are known. float32 holds the sums as long as
+logits are between -69 and 69; a CTA that meets other sums goes through its rows once more with
+their maximum, when all groups have ``finished``.
 """
 
 from __future__ import annotations

@@ -1,17 +1,9 @@
 """What the attention kernels for Hopper GPUs share.
 
 A CTA has 64 queries or keys of one head, for consecutive rows. Its tile of the bias stays in shared
-memory for all of them; what it goes through in blocks comes in a ring. CTAs of one warp group share
-an SM and hide each other's waits; forward with a bias and `backward_queries_bias` have several warp
-groups instead.
-
-Layouts: ``S`` of logits, ``OUT`` of sums over keys or queries (both as the tensor cores leave
-them), ``A`` and ``A_P`` of their left operands in registers.
-
-With a bias, products start from it, and logits are in its unit, ``BIAS_SCALE``: queries are divided
-by it when they are scaled. A bias in bits has LOG2E * BIAS_SCALE == 1: nothing is multiplied.
-Queries whose products come in this unit have a factor of 1 in forward, and backward, unless
-``SCALE_Q``, leaves them alone.
+memory for all of them; what it goes through in blocks comes in a ring. Layouts: ``S`` of logits,
+``OUT`` of sums over keys or queries (both as the tensor cores leave them), ``A`` and ``A_P`` of
+their left operands in registers. See ``BIAS_SCALE`` for the unit of logits.
 """
 
 from collections import namedtuple
@@ -26,6 +18,11 @@ from scalefold_kernels.gluon import mma_layout, widen, zeros
 
 LOG2E = gl.constexpr(1.4426950408889634)
 MASKED_LOGIT = gl.constexpr(-1e9)
+
+# BIAS_SCALE, a constant of all kernels: with a bias, products start from it, and logits are in its
+# unit, so that queries are divided by it when they are scaled. A bias in bits has
+# LOG2E * BIAS_SCALE == 1: nothing is multiplied. Queries whose products come in this unit have a
+# factor of 1 in forward, and backward, unless ``SCALE_Q``, leaves them alone.
 
 LOADER_REGISTERS = gl.constexpr(24)
 """Registers of a loader warp's thread; the warp group gets those that it gives up."""

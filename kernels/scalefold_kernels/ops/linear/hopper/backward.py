@@ -1,13 +1,10 @@
 """Backward of the residual linear map on Hopper GPUs: all gradients in one pass.
 
-A CTA keeps the weights of its inputs on the chip. A loader warp brings rows of the result's
-gradient and of ``h`` by TMA, some tiles ahead. Two warp groups share each tile of
-64 rows: each drops its half of the outputs in its place, makes half of the inputs' gradient, and
-sums the gradient of its half of the weights' rows in registers until the last tile. What is kept is
-scaled after the products. The bias's gradient is one more product, with ones.
-
-Legend: as `linear.triton`. Beyond the last row and channel TMA reads zeros and writes
-nothing.
+A CTA keeps the weights of its inputs; the loader brings 64 rows of the result's gradient and of
+``h`` at a time, in a ring. Two warp groups share a tile: each drops out its half of the outputs in
+place, waits for the other half (``dropped``), makes half of the inputs' gradient, and sums that of
+its half of the weights' rows in registers until the last tile. Products with ones sum the bias's.
+What is kept is scaled after the products. Legend: as `linear.triton`.
 """
 
 from collections import namedtuple

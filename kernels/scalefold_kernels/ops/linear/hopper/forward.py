@@ -1,13 +1,9 @@
-"""Forward of the residual linear map on Hopper GPUs, in Gluon, the level below Triton.
+"""Forward of the residual linear map on Hopper GPUs; legend as `linear.triton`.
 
-A CTA keeps the weights of its columns on the chip. A loader warp brings rows of the residual
-and of what is multiplied by TMA, some tiles ahead; two warp groups have 64 rows
-each. Of a mask that lines share a tile is eight positions of eight lines: a warp group stays at its
-positions, whose mask is in its registers. Results leave by TMA from where the residual
-was.
-
-Legend: as `linear.triton`. Beyond the last row and channel TMA reads zeros and writes
-nothing.
+A CTA keeps the weights of its columns. The loader brings ``h`` and the residual in a ring each, 64
+rows for each of two warp groups. A group gives ``h`` back after its product, and adds the update to
+the residual in its place, which is given back when TMA has stored it. Of a mask that lines share, a
+tile is eight positions of eight lines: a group stays at its positions, their mask in registers.
 """
 
 from collections import namedtuple

@@ -1,9 +1,9 @@
 """Backward of normalised projections on Hopper GPUs, all but the wide weights' gradients.
 
-The gradient of the normalised rows stays on the chip, from the product with the weights through
-LayerNorm's backward to the sum with x's gradient from elsewhere; the normalised rows are written
-for the product that gives the weights' gradients. What is summed over rows is summed by products
-with ones.
+The loader brings blocks of the outputs' gradient, for each of two warp groups, and of the weights,
+for both; then x and its gradient from elsewhere. A group multiplies block after block, does
+LayerNorm's backward on the chip and overwrites x and its gradient, which leave by TMA; normalised
+rows are for the weights' gradients. Products with ones sum over rows, in registers to the end.
 """
 
 from collections import namedtuple

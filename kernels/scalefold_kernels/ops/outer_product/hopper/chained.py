@@ -3,15 +3,9 @@
 ``out[x,y,n] = sum_kd (sum_m first[k,x,m] second[y,m,d]) third[n,k,d]``: what x, y, k, m, d, n are
 in the forward pass and in both operands' gradients says `triton.chained_products_kernel`.
 
-A tile is 64 x by 4 y, two of them for each of a CTA's two warp groups: 128 rows of the result,
-in registers. ``second`` stays in shared memory, and the group walks along k: for one k the inner
-product, 64 x by 2 y and d, is the left operand of two products as it is in registers. A loader
-warp brings ``first`` and ``third``, which both groups use, and in forward the next tile's
-``second``. In each step the second products of a k and the first of the next are on their way
-together. Both operands' gradients are one launch: the tiles of one follow those of the other.
-
-Sizes are at most those of the tiles; beyond an operand's end TMA reads zeros and writes
-nothing.
+Each of two warp groups has 64 x by 2 y. Its ``second`` stays in shared memory while it walks along
+k, whose ``first`` and ``third`` the loader brings in a ring for both groups. The products of a k
+with ``third`` and the first product of the next k are on their way together.
 """
 
 from collections import namedtuple
@@ -39,7 +33,7 @@ from scalefold_kernels.ops.outer_product.arguments import (
 from scalefold_kernels.tma import tiles_of
 
 GROUP_Y = gl.constexpr(2)
-"""y of a warp group."""
+"""y of a warp group. Sizes of a tile follow; operands are no larger."""
 
 SIZE_M = gl.constexpr(128)
 SIZE_N = gl.constexpr(128)
@@ -123,13 +117,9 @@ def load(cta):
             if cta.MEAN:
                 for w in gl.static_range(2):
                     at = ring.wait_empty(cta.z, n, GROUP_Y * smem.tile_bytes(cta.z.desc), w)
+                    ready = cta.z.full.index(at)
                     for part in gl.static_range(w * GROUP_Y, (w + 1) * GROUP_Y):
-                        async_load(
-                            cta.z.desc,
-                            [x, y + part, 0],
-                            cta.z.full.index(at),
-                            cta.z.slots.index(part),
-                        )
+                        async_load(cta.z.desc, [x, y + part, 0], ready, cta.z.slots.index(part))
             n += 1
         first_tile = following_tile(first_tile, chain)
 

@@ -1,11 +1,10 @@
 """Gradient of the outer product's weight on Hopper GPUs, the outer product never in memory.
 
 ``out[z,c,d] = sum_ij grad[i,j,z] sum_s a[i,c,s] b[j,d,s]``. A CTA has 32 i and 8 c, four of
-them in each of its two warp groups, and walks along pairs of j: a group's outer product, (2 j, d)
-by (4 c, i), goes through shared memory into the product with the gradient, (z) by (4 c, d), in
-registers. All products are 128 wide, since narrower ones want more of shared memory than it gives.
-In each step the outer product of the next pair and the product of this one are on their way
-together.
+them for each of its two warp groups. The loader brings ``b`` and ``grad`` of a pair of j in a ring
+for both. A group's outer product, (2 j, d) by (4 c, i), goes through shared memory into the product
+with the gradient, in registers; that of the next pair is on its way meanwhile. Products are 128
+wide: narrower ones want more of shared memory than it gives.
 """
 
 from collections import namedtuple

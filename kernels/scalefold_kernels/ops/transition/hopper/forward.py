@@ -1,4 +1,10 @@
-"""Forward of the transition on Hopper GPUs; see `parts`."""
+"""Forward of the transition on Hopper GPUs; see `parts`.
+
+The loader brings 64 rows for each of two warp groups, and blocks of both weights, which the groups
+share, in three rings. A group normalises its rows in place and walks along the hidden channels: the
+``down`` product of a block and the ``up`` product of the next are on their way together, while the
+other group applies bias and ReLU (``turns``). The result takes the rows' place and leaves by TMA.
+"""
 
 from collections import namedtuple
 

@@ -1,10 +1,9 @@
 """First kernel of the backward: the hidden channels' gradient, and both weights'; see `parts`.
 
-A CTA keeps some hidden channels of both weights in shared memory, and a part of the rows passes
-by. One warp group makes the hidden channels again and ``hidden^T grad``, the other their gradient
-and ``grad_hidden^T normed``. Both are made transposed, (hidden channels, rows): as tensor cores
-leave them in registers, they are the left operands of the sums over rows. Only the gradient goes to
-memory, for the gradient of the rows.
+A CTA keeps some hidden channels of both weights; the loader brings its part of the rows in a ring.
+Warp group 0 makes the hidden channels again and ``hidden^T grad``. Group 1 waits for these channels
+(ring ``hidden``), makes their gradient and ``grad_hidden^T normed``. Both make them transposed,
+(hidden channels, rows): so they are left operands of the sums over rows from registers.
 """
 
 from collections import namedtuple

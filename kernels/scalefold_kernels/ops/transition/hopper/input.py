@@ -1,9 +1,9 @@
 """Second kernel of the backward: the gradient of the rows; see `parts`.
 
-The product of hidden channels' gradient with ``up``; LayerNorm's backward and the residual's
-gradient follow on the chip. At a tile's end, the rows and the result's gradient come through the
-same ring as ``up``, one slot each for each warp group. The gradient of the norm's weight and the
-result's gradient are summed over rows by products with ones.
+The loader brings pieces of the hidden channels' gradient with rows of ``up`` in a ring; at the end
+of a tile come x and the result's gradient, one place each for each of two warp groups, in the same
+ring. A group multiplies along the hidden channels, does LayerNorm's backward on the chip and gives
+back places that only the other needs. Products with ones sum over rows.
 """
 
 from collections import namedtuple
@@ -43,15 +43,12 @@ def load(cta):
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = 2 * tile * ROWS
         for h in range(0, cta.H, DEPTH):
-            bytes: gl.constexpr = 2 * smem.tile_bytes(cta.grad_hidden_desc) + smem.tile_bytes(
-                cta.up.desc
-            )
-            slot = ring.wait_empty(cta.up, i, bytes)
+            boxes: gl.constexpr = smem.tile_bytes(cta.grad_hidden_desc, cta.grad_hidden_desc)
+            slot = ring.wait_empty(cta.up, i, boxes + smem.tile_bytes(cta.up.desc))
+            ready = cta.up.full.index(slot)
             for w in gl.static_range(2):
                 at = [parts.piece_row(row + w * ROWS, h, cta.H), 0]
-                async_load(
-                    cta.grad_hidden_desc, at, cta.up.full.index(slot), cta.left.index(2 * slot + w)
-                )
+                async_load(cta.grad_hidden_desc, at, ready, cta.left.index(2 * slot + w))
             ring.copy(cta.up, slot, [h, 0])
             i += 1
         for w in gl.static_range(2):

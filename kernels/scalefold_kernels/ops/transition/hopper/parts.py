@@ -1,15 +1,9 @@
-"""What forward and backward share on Hopper GPUs.
+"""What the transition's kernels for Hopper GPUs share.
 
-A CTA stays for many tiles of 128 rows. A loader warp brings rows and weights by TMA
-and announces them on barriers; two warp groups have 64 rows each, on the chip from the first
-product to the result, and walk along the hidden channels. The weights pass by in blocks that both
-groups use, a few ahead; the groups drift apart, so that one multiplies while the other applies
-bias and ReLU.
-
-Beyond the last row, channel and hidden channel TMA reads zeros and writes nothing.
-
-Legend: C channels, H hidden channels; BLOCK_C, BLOCK_H their blocks in shared memory (all of C).
-``up`` is (H, C), ``down`` (C, H).
+A CTA stays for many tiles of 128 rows, 64 for each of two warp groups. Hidden channels never leave
+the chip in forward. Beyond the last row, channel and hidden channel TMA reads zeros and writes
+nothing. Legend: C channels, H hidden channels; BLOCK_C, BLOCK_H their blocks in shared memory (all
+of C). ``up`` is (H, C), ``down`` (C, H).
 """
 
 from triton.experimental import gluon

@@ -1,12 +1,9 @@
-"""What the kernels for Hopper GPUs share.
+"""What the triangle's kernels for Hopper GPUs share.
 
-They are written in Gluon, Triton's lower level. A CTA stays for many tiles of 64 positions. A
-loader warp brings them to shared memory by TMA and announces them on barriers. Each warp group that
-computes, of one CTA or of several that share an SM, works on a tile of its own, so that one
-multiplies while another normalises. Results leave through shared memory by TMA.
-
-Tensors with positions last are transposed on the way between shared memory and registers
-(``ldmatrix`` and ``stmatrix`` do it). The four threads of a quad hold a position's channels.
+A CTA stays for many tiles of 64 positions. Each warp group, of one CTA or of several that share an
+SM, works on a tile of its own, so that one multiplies while another normalises. Tensors with
+positions last are transposed on the way between shared memory and registers (``ldmatrix`` and
+``stmatrix`` do it). The four threads of a quad hold a position's channels.
 """
 
 import triton

@@ -1,8 +1,8 @@
 """Batched products of matrices on Hopper GPUs, one or two of them side by side.
 
-A tile is 256 x 128: two warp groups have 128 rows each, in registers, and a loader warp brings 64
-of the inner dimension at a time. Two products that share an operand take turns in a CTA, so
-that it comes from the L2 cache the second time.
+A tile is 256 x 128: two warp groups have 128 rows each, in registers. The loader brings 64 of the
+inner dimension at a time in a ring, which both groups give back one step later. Two products that
+share an operand take turns in a CTA, so that it comes from the L2 cache the second time.
 """
 
 from collections import namedtuple
