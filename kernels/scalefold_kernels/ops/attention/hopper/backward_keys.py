@@ -126,7 +126,7 @@ def differentiate_block(grad_k, grad_v, k, v, j, place, used, alike, unit, cta):
 
 
 @gluon.jit
-def differentiate(cta):
+def compute(cta):
     """The warp group."""
     dtype: gl.constexpr = cta.q.desc.dtype
     OUT: gl.constexpr = mma_layout(cta.C)
@@ -192,16 +192,13 @@ def backward_keys_kernel(
     unmasked_smem = smem.numbers(gl.int32, SIDES, 1)
     # Announced by TMA and, for the mask, by the loader.
     keys = ring.barriers(SIDES, 1, LOADERS=2)
-    mask += batch.to(gl.int64) * mask_stride_b
-    mask = parts.Mask(
-        mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k), gl.to_tensor(num_keys)
-    )
+    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
     one_group(Cta(
         q, grad, k_desc, v_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
         key_smem, keys, statistics_smem, bias_smem, unmasked_smem, smem.barrier(), mask,
         batch, head, first_k, first_row, rows, scale,
         HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, SIDES,
-    ), differentiate, load, parts.LOADER_REGISTERS)  # fmt: skip
+    ), compute, load, parts.LOADER_REGISTERS)  # fmt: skip
 
 
 class Shared(NamedTuple):

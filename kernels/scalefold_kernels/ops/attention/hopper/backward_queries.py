@@ -221,8 +221,7 @@ def backward_queries_kernel(
     for n in gl.static_range(PLACES):
         parts.load_keys(k, v, n, batch, first_row, FIRST_K + n * BLOCK_K, head)
 
-    mask += batch.to(gl.int64) * mask_stride_b
-    mask = parts.Mask(mask, mask_stride_r, mask_stride_k, num_keys)
+    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
     row_mask = parts.load_mask(mask, first_row, KEYS)
     unmasked = parts.count(row_mask)
     queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, S))

@@ -82,7 +82,7 @@ def load_queries(i, cta):
 
 
 @gluon.jit
-def load_rows(cta):
+def load(cta):
     """The loader warp."""
     mbarrier.expect(cta.bias_full, 2 * smem.tile_bytes(cta.bias_desc))
     for w in gl.static_range(2):
@@ -169,7 +169,7 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
 
 
 @gluon.jit
-def differentiate(w: gl.constexpr, cta):
+def compute(w: gl.constexpr, cta):
     """Warp group ``w``. The first adds the gradients of queries of both."""
     S: gl.constexpr = mma_layout(BLOCK_K)
     OUT: gl.constexpr = mma_layout(cta.C)
@@ -289,13 +289,10 @@ def backward_queries_bias_kernel(
     # One allocation: the bias's is waited for once, but nothing may take its place.
     more = smem.barriers(3, 1)
 
-    mask += batch.to(gl.int64) * mask_stride_b
     delta += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
     place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
     partial += place * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
-    mask = parts.Mask(
-        mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k), gl.to_tensor(num_keys)
-    )
+    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
     two_groups(Cta(
         q, grad, out, rest, gate, lse, delta_smem, k, v, bias_desc, bias_smem, mask, mask_smem,
         unmasked_smem, grad_q_desc, result_smem, other_smem, more.index(1), more.index(2), open,
@@ -303,7 +300,7 @@ def backward_queries_bias_kernel(
         num_heads * statistics_stride, partial, waiting, scale,
         batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
         gl.to_tensor(num_queries), HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS,
-    ), differentiate, load_rows, GROUP_REGISTERS)  # fmt: skip
+    ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
 def launch(

@@ -269,7 +269,7 @@ def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
 
 
 @gluon.jit
-def attend(cta, w: gl.constexpr):
+def compute(cta, w: gl.constexpr):
     """Warp group ``w``."""
     if cta.HAS_BIAS:
         mbarrier.wait(cta.bias_full, 0)
@@ -284,7 +284,7 @@ def attend(cta, w: gl.constexpr):
 def run_partition(cta, w: gl.constexpr):
     """Warp group ``w``; the loader is after the last."""
     if w < cta.GROUPS:
-        attend(cta, w)
+        compute(cta, w)
     else:
         load(cta)
 
@@ -332,10 +332,7 @@ def forward_kernel(
     finished = smem.barriers(1, GROUPS).index(0)
     fence_async_shared()
 
-    mask += batch.to(gl.int64) * mask_stride_b
-    mask = parts.Mask(
-        mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k), gl.to_tensor(num_keys)
-    )
+    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
     run_partitions(Cta(
         bias_desc, q, k, v, gate_desc, mask, out_desc, rest_desc, lse, gl.to_tensor(lse_stride),
         out_smem, bias_smem, mask_smem, unmasked_smem, again_smem, rest_smem,

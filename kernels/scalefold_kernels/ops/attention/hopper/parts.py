@@ -112,6 +112,13 @@ Mask = namedtuple("Mask", "start stride_r stride_k num_keys")
 
 
 @gluon.jit
+def mask_of(mask, batch, stride_b, stride_r, stride_k, num_keys):
+    """The `Mask` of a sample."""
+    start = mask + batch.to(gl.int64) * stride_b
+    return Mask(start, gl.to_tensor(stride_r), gl.to_tensor(stride_k), gl.to_tensor(num_keys))
+
+
+@gluon.jit
 def load_mask(mask, row, KEYS: gl.constexpr):
     """A row of a `Mask`; every warp holds all of it."""
     layout: gl.constexpr = gl.BlockedLayout([KEYS // 32], [32], [gl.num_warps()], [0])

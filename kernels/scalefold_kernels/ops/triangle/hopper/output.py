@@ -52,7 +52,7 @@ def load(cta):
 
 
 @gluon.jit
-def update(cta):
+def compute(cta):
     """The warp group."""
     S: gl.constexpr = mma_layout(cta.C)
     H: gl.constexpr = mma_layout(64)
@@ -110,7 +110,7 @@ def output_forward_kernel(
         smem.tiles(gate_desc, halves), smem.tiles(z_desc, halves), smem.barrier(),
         smem.barriers(3, 1), smem.barriers(3, 1), gl.to_tensor(P), gl.to_tensor(ROWS),
         gl.to_tensor(COLUMNS), gl.to_tensor(num_tiles), eps, SHARED, C,
-    ), update, load, LOADER_REGISTERS)  # fmt: skip
+    ), compute, load, LOADER_REGISTERS)  # fmt: skip
 
 
 def empty_mask(z: Tensor, shared_dim: int | None) -> Tensor:

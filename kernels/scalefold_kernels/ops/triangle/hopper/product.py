@@ -72,7 +72,7 @@ def load_block(desc, matrix, k, at, bar, block):
 
 
 @gluon.jit
-def load_tiles(cta):
+def load(cta):
     """The loader warp."""
     n = gl.to_tensor(0)
     for i in range(cta.rounds):
@@ -104,7 +104,7 @@ def operand(desc, block):
 
 
 @gluon.jit
-def multiply(w, cta):
+def compute(w, cta):
     """Warp group ``w``."""
     out = cta.out.index(w)
     n = gl.to_tensor(0)
@@ -152,7 +152,7 @@ def batched_products_kernel(
     two_groups(Cta(
         products, new_blocks(STAGES * GROUPS), new_blocks(STAGES), smem.tiles(out_desc, GROUPS),
         ring.barriers(STAGES, GROUPS), rounds, PRODUCTS,
-    ), multiply, load_tiles, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
+    ), compute, load, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def why_not(function: str, todo: Sequence[Product]) -> str | None:

@@ -52,7 +52,7 @@ def multiply(normed, weight_smem, place):
 
 
 @gluon.jit
-def project(w, cta):
+def compute(w, cta):
     """Warp group ``w``: 64 channels at a time; products of the next are under way meanwhile."""
     HALVES: gl.constexpr = cta.C // 64
     S: gl.constexpr = mma_layout(cta.C)
@@ -129,7 +129,7 @@ def projection_forward_kernel(
         (a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias), mean, reciprocal, weights,
         smem.tiles(a_weight_desc, 5 * C // 64), smem.barrier(), ring.new(z_desc, GROUPS, 1),
         smem.tiles(gate_desc, 2 * GROUPS), gl.to_tensor(P), eps, C,
-    ), project, load, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
+    ), compute, load, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def projection_forward(

@@ -145,7 +145,7 @@ def differentiate_operand(d_normed, normed, mask_P, first, step, n, m, cta):
 
 
 @gluon.jit
-def differentiate(cta):
+def compute(cta):
     """The warp group."""
     C: gl.constexpr = cta.C
     HALVES: gl.constexpr = C // 64
@@ -232,7 +232,7 @@ def projection_backward_kernel(
         a_gate_bias, b_gate_bias, ring.new(a_weight_desc, WEIGHTS, 1),
         ring.new(a_desc, BLOCKS, 1), ring.new(z_desc, WHOLES, 1), gl.to_tensor(P),
         gl.to_tensor(num_tiles), HAS_THROUGH, C,
-    ), differentiate, load, LOADER_REGISTERS)  # fmt: skip
+    ), compute, load, LOADER_REGISTERS)  # fmt: skip
 
 
 def projection_backward(
