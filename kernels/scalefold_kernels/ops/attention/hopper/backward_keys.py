@@ -107,8 +107,7 @@ def differentiate_block(grad_k, grad_v, k, v, j, place, used, alike, unit, cta):
     lse = cta.statistics_smem.index(2 * place).reshape([cta.BLOCK_Q])
     s -= (lse.load(by_column) * (1.0 / unit))[None, :]
     s = mma(k, q.permute((1, 0)), s, is_async=True)
-    grad_p = zeros(64, cta.BLOCK_Q)
-    grad_p = mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    grad_p = mma(v, grad.permute((1, 0)), zeros(64, cta.BLOCK_Q), use_acc=False, is_async=True)
     s, grad_p = mma_wait(0, [s, grad_p])
     if alike:
         s = zeros(64, cta.BLOCK_Q) - lse.load(by_column)[None, :]

@@ -141,8 +141,7 @@ def differentiate_block(
     k = k_ring.slots.index(place).reshape([BLOCK_K, C])
     v = v_ring.slots.index(place).reshape([BLOCK_K, C])
     s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
-    grad_p = zeros(64, BLOCK_K)
-    grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    grad_p = mma(grad_out, v.permute((1, 0)), zeros(64, BLOCK_K), use_acc=False, is_async=True)
     if SUM_BIAS:
         # Under the products.
         sums = sums_smem.index(j)

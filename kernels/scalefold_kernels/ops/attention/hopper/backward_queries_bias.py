@@ -195,8 +195,7 @@ def compute(w: gl.constexpr, cta):
         v = cta.v.slots.index(slot).reshape([BLOCK_K, cta.C])
         s = parts.load_bias(cta.bias_smem.index(w), BLOCK_K, True, cta.TRANSPOSED)
         s = mma(q, k.permute((1, 0)), s, is_async=True)
-        grad_p = zeros(64, BLOCK_K)
-        grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+        grad_p = mma(grad_out, v.permute((1, 0)), zeros(64, BLOCK_K), use_acc=False, is_async=True)
         undo_gate_of_row(i + 1, cta, w)
         lse = cta.lse.slots.index(same).reshape([64]).load(by_row)
         delta = cta.delta_smem.index(same).load(by_row)
@@ -212,8 +211,7 @@ def compute(w: gl.constexpr, cta):
         grad_s = p * (grad_p - delta[:, None])
         sums += grad_s
         grad_s = gl.convert_layout(grad_s.to(q.dtype), A_P)
-        grad_q = zeros(64, cta.C)
-        grad_q = mma(grad_s, k, grad_q, use_acc=False)
+        grad_q = mma(grad_s, k, zeros(64, cta.C), use_acc=False)
         mbarrier.arrive(cta.k.empty.index(stage))
         if w > 0:
             # The first group has added the row before.

@@ -74,7 +74,7 @@ def write_product(product, out, part, first, C: gl.constexpr, H: gl.constexpr):
 @gluon.jit
 def multiply(weights, rows, i):
     """Weights by the ring's next rows, transposed: (hidden channels, rows); with their place."""
-    zero = gl.full([weights.shape[0], ROWS], 0.0, gl.float32, mma_layout(ROWS))
+    zero = zeros(weights.shape[0], ROWS)
     slot = ring.wait_full(rows, i)
     rows_t = rows.slots.index(slot).permute((1, 0))
     return mma_wait(0, [mma(weights, rows_t, zero, use_acc=False, is_async=True)]), slot

@@ -109,8 +109,7 @@ def differentiate_operand(d_normed, normed, mask_P, first, step, n, m, cta):
     channel = step % HALVES * 64
     gate_slot = ring.wait_full(cta.weights, m)
     gate_weight = cta.weights.slots.index(gate_slot)
-    opened = zeros(TILE, 64)
-    opened = mma(normed, gate_weight.permute((1, 0)), opened, use_acc=False, is_async=True)
+    opened = mma(normed, gate_weight.permute((1, 0)), zeros(TILE, 64), use_acc=False, is_async=True)
     gradient_slot = ring.wait_full(cta.blocks, n)
     gradient_smem = cta.blocks.slots.index(gradient_slot)
     gradient = widen(gradient_smem.permute((1, 0)).load(H))
