@@ -79,8 +79,7 @@ def load(cta):
         if cta.SIDES > 1:
             load_own(row, i, side, unmasked, cta)
         for j in range(cta.NUM_BLOCKS):
-            place, used = parts.block_place(cta.q, i, j, cta.NUM_BLOCKS)
-            mbarrier.wait(cta.q.empty.index(place), (used & 1) ^ 1)
+            place = parts.wait_room(cta.q, i, j, cta.NUM_BLOCKS)
             load_block(place, row, j * cta.BLOCK_Q, cta)
             if cta.SIDES == 1:
                 # Their place is empty at the end of the row before: blocks come first.
@@ -89,8 +88,8 @@ def load(cta):
 
 
 @gluon.jit
-def differentiate_block(grad_k, grad_v, k, v, j, place, used, alike, unit, cta):
-    """Gradients of a row's keys and values with those from block ``j`` of queries, at a place.
+def differentiate_block(grad_k, grad_v, k, v, i, j, alike, unit, cta):
+    """Gradients of the ``i``-th row's keys and values with those from block ``j`` of queries.
 
     ``alike``: all keys have the same weight.
     """
@@ -100,7 +99,7 @@ def differentiate_block(grad_k, grad_v, k, v, j, place, used, alike, unit, cta):
     by_column: gl.constexpr = gl.SliceLayout(0, S)
     # Logits are transposed, and so is the bias unless memory has it so.
     s = parts.load_bias(cta.bias_smem.index(j), cta.BLOCK_Q, cta.HAS_BIAS, not cta.TRANSPOSED)
-    mbarrier.wait(cta.q.full.index(place), used & 1)
+    place = parts.wait_block(cta.q, i, j, cta.NUM_BLOCKS)
     q = cta.q.slots.index(place).reshape([cta.BLOCK_Q, cta.C])
     grad = cta.grad.slots.index(place).reshape([cta.BLOCK_Q, cta.C])
     # The accumulator starts from what is subtracted from the logits, too: nothing waits for it.
@@ -121,6 +120,7 @@ def differentiate_block(grad_k, grad_v, k, v, j, place, used, alike, unit, cta):
     grad_s = gl.convert_layout(grad_s.to(dtype), A_P)
     grad_k = mma(grad_s, q, grad_k, is_async=True)
     grad_v, grad_k = mma_wait(0, [grad_v, grad_k])
+    mbarrier.arrive(cta.q.empty.index(place))
     return grad_k, grad_v
 
 
@@ -144,11 +144,9 @@ def compute(cta):
         grad_k = zeros(64, cta.C)
         grad_v = zeros(64, cta.C)
         for j in range(cta.NUM_BLOCKS):
-            place, used = parts.block_place(cta.q, i, j, cta.NUM_BLOCKS)
             grad_k, grad_v = differentiate_block(
-                grad_k, grad_v, k, v, j, place, used, unmasked == 0, unit, cta
+                grad_k, grad_v, k, v, i, j, unmasked == 0, unit, cta
             )
-            mbarrier.arrive(cta.q.empty.index(place))
         # With a bias, queries came multiplied by the scale and divided by BIAS_SCALE.
         grad_k *= cta.BIAS_SCALE if cta.HAS_BIAS else cta.scale
         if some_masked:

@@ -124,12 +124,13 @@ def start_pass(
 
 @gluon.jit
 def differentiate_block(
-    sums_q, j, place, used, masked, row, memory, HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr,
-    TRANSPOSED: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
+    sums_q, i, j, masked, row, memory, HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
-    """Add a block of keys, which arrives in a place, to the gradient of a row's queries.
+    """Add a block of keys to the gradient of a row's queries; returns their place, too.
 
-    ``j``: its number in the pass; ``masked``: its number among all.
+    ``i``: number of the row, all passes counted; ``j``, ``masked``: of the block in the pass, and
+    among all.
     """
     q, grad_out, lse_tile, delta_tile, none_masked, factor, unit = row
     k_ring, v_ring, bias_smem, sums_smem, mask_smem = memory
@@ -137,7 +138,7 @@ def differentiate_block(
     S: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
     s = parts.load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TRANSPOSED)
-    mbarrier.wait(k_ring.full.index(place), used & 1)
+    place = parts.wait_block(k_ring, i, j, NUM_BLOCKS)
     k = k_ring.slots.index(place).reshape([BLOCK_K, C])
     v = v_ring.slots.index(place).reshape([BLOCK_K, C])
     s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
@@ -156,7 +157,7 @@ def differentiate_block(
     left = gl.convert_layout(grad_s.to(dtype), A_P)
     if SUM_BIAS:
         sums.store(earlier + parts.by_thread(grad_s))
-    return mma(left, k, sums_q)
+    return mma(left, k, sums_q), place
 
 
 @gluon.jit
@@ -277,10 +278,10 @@ def backward_queries_kernel(
             async_load(grad_desc, at, query_full, query_smem.index(1), pred=more)
             own_row = q, grad_out, lse_tile, delta_tile, none_masked, factor, unit
             for j in range(NUM_BLOCKS):
-                place, used = parts.block_place(k, pass_index * rows + i, j, NUM_BLOCKS)
-                sums_q = differentiate_block(
-                    sums_q, j, place, used, FIRST_K // BLOCK_K + pass_index * NUM_BLOCKS + j,
-                    own_row, memory, HAS_BIAS, SUM_BIAS, TRANSPOSED, C, BLOCK_K,
+                sums_q, place = differentiate_block(
+                    sums_q, pass_index * rows + i, j,
+                    FIRST_K // BLOCK_K + pass_index * NUM_BLOCKS + j, own_row, memory,
+                    HAS_BIAS, SUM_BIAS, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS,
                 )  # fmt: skip
                 # All are done with the block.
                 thread_barrier()

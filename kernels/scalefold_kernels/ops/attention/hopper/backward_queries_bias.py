@@ -102,7 +102,7 @@ def load(cta):
         load_queries(i + EARLY, cta)
         row_mask = parts.load_mask(cta.mask, row, 2 * BLOCK_K)
         stage = i % STAGES
-        mbarrier.wait(cta.k.empty.index(stage), ((i // STAGES) & 1) ^ 1)
+        mbarrier.wait(cta.k.empty.index(stage), ring.phase(cta.k, i, 0) ^ 1)
         for w in gl.static_range(2):
             slot = 2 * stage + w
             parts.load_keys(cta.k, cta.v, slot, cta.batch, row, w * BLOCK_K, cta.head)
@@ -190,7 +190,7 @@ def compute(w: gl.constexpr, cta):
         mbarrier.wait(cta.open.index(place), ring.phase(cta.q, i))
         q = cta.q.slots.index(same).reshape([64, cta.C]).load(A)
         grad_out = cta.grad.slots.index(place).reshape([64, cta.C])
-        mbarrier.wait(cta.k.full.index(slot), (i // STAGES) & 1)
+        ring.wait_full(cta.k, i, w)
         k = cta.k.slots.index(slot).reshape([BLOCK_K, cta.C])
         v = cta.v.slots.index(slot).reshape([BLOCK_K, cta.C])
         s = parts.load_bias(cta.bias_smem.index(w), BLOCK_K, True, cta.TRANSPOSED)

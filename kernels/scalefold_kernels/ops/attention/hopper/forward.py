@@ -101,12 +101,11 @@ def attend_to_block(
     o, total, highest, q, j, before, scaling, cta, w: gl.constexpr, EXACT: gl.constexpr
 ):
     """Add block ``j`` of keys to the sums of values and weights and to the highest logit."""
-    place, used = parts.block_place(cta.k, before, j, cta.NUM_BLOCKS)
     masked = (before & 1) * (cta.mask_smem.shape[0] // 2) + j
     s = parts.load_bias(
         cta.bias_smem.index(w * cta.NUM_BLOCKS + j), cta.BLOCK_K, cta.HAS_BIAS, cta.TRANSPOSED
     )
-    mbarrier.wait(cta.k.full.index(place), used & 1)
+    place = parts.wait_block(cta.k, before, j, cta.NUM_BLOCKS)
     k = cta.k.slots.index(place).reshape([cta.BLOCK_K, cta.C])
     v = cta.v.slots.index(place).reshape([cta.BLOCK_K, cta.C])
     s = mma(q, k.permute((1, 0)), s, use_acc=cta.HAS_BIAS, is_async=True)
@@ -166,8 +165,7 @@ def load_rows(pass_index, cta):
         stage = before & 1
         leave_mask(row_mask, rows_smem.index(stage), cta.unmasked_smem.index(stage), cta)
         for j in range(cta.NUM_BLOCKS):
-            place, used = parts.block_place(cta.k, before, j, cta.NUM_BLOCKS)
-            mbarrier.wait(cta.k.empty.index(place), (used & 1) ^ 1)
+            place = parts.wait_room(cta.k, before, j, cta.NUM_BLOCKS)
             parts.load_keys(cta.k, cta.v, place, cta.batch, row, j * cta.BLOCK_K, cta.head)
             if j == cta.k.full.shape[0] - 1:
                 more = i + 1 < cta.rows

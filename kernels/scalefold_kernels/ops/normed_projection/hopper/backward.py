@@ -244,7 +244,7 @@ def compute(w, cta):
             few = load_few(cta, first, cta.BLOCK_S, A)
             few = (widen(few) * cta.few_scale).to(few.dtype)
         grad_normed, bias_sums = multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST)
-        mbarrier.wait(cta.x.full.index(w), n & 1)
+        ring.wait_full(cta.x, n, w)
         norm_sums = normalise_backward(
             grad_normed, x_tile, grad_tile, mean, rstd, norm_sums, spare, ones, cta
         )
