@@ -122,6 +122,16 @@ def load(cta):
 
 
 @gluon.jit
+def half_of(queries, half):
+    """Half of the queries in a place of a `Ring`, as a tile for TMA and as a matrix."""
+    C: gl.constexpr = queries.slots.shape[5]
+    halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, C]
+    layout: gl.constexpr = queries.slots.layout
+    tile = reinterpret(queries.slots, queries.desc.dtype, halves, layout).index(half)
+    return tile, tile.reshape([32, C])
+
+
+@gluon.jit
 def undo_gate_of_row(i, cta, w: gl.constexpr):
     """Overwrite a row's gate and gradient by the gradients of gate and ungated result.
 
@@ -129,31 +139,23 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
     nothing is written to memory.
     """
     VECTORS: gl.constexpr = gl.BlockedLayout([1, cta.C // 4], [8, 4], [4, 1], [1, 0])
-    dtype: gl.constexpr = cta.grad.desc.dtype
-    halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, cta.C]
-    place = i % AHEAD
-    half = 2 * place + w
     row = gl.where(i < cta.rows, cta.first_row + i, NOWHERE)
-    ring.wait_full(cta.q, i)
-    grad_half = reinterpret(cta.grad.slots, dtype, halves, cta.grad.slots.layout).index(half)
-    out_half = reinterpret(cta.out.slots, dtype, halves, cta.out.slots.layout).index(half)
-    rest_half = reinterpret(cta.rest.slots, gl.int8, halves, cta.rest.slots.layout).index(half)
-    out = widen(out_half.reshape([32, cta.C]).load(VECTORS))
-    out = with_rest(out, rest_half.reshape([32, cta.C]).load(VECTORS), OF_BFLOAT16)
-    gate_half = grad_half
+    place = ring.wait_full(cta.q, i)
+    half = 2 * place + w
+    grad_half, grad = half_of(cta.grad, half)
+    gate_half, gate = grad_half, grad
     if cta.HAS_GATE:
-        gate_half = reinterpret(cta.gate.slots, dtype, halves, cta.gate.slots.layout).index(half)
-    delta_half = parts.undo_gate(
-        grad_half.reshape([32, cta.C]), out, gate_half.reshape([32, cta.C]), cta.HAS_GATE, VECTORS
-    )
-    q_half = reinterpret(cta.q.slots, dtype, halves, cta.q.slots.layout).index(half)
+        gate_half, gate = half_of(cta.gate, half)
+    _, out = half_of(cta.out, half)
+    _, rest = half_of(cta.rest, half)
+    out = with_rest(widen(out.load(VECTORS)), rest.load(VECTORS), OF_BFLOAT16)
+    delta_half = parts.undo_gate(grad, out, gate, cta.HAS_GATE, VECTORS)
+    q_half, q = half_of(cta.q, half)
     if cta.SCALE_Q:
-        q_tile = q_half.reshape([32, cta.C])
-        q_tile.store((widen(q_tile.load(VECTORS)) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(dtype))
+        q.store((widen(q.load(VECTORS)) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(q.dtype))
     same = half + opaque_zero(i)
-    reinterpret(cta.delta_smem, gl.float32, [2 * AHEAD, 32], smem.FLAT).index(same).store(
-        delta_half
-    )
+    deltas = reinterpret(cta.delta_smem, gl.float32, [2 * AHEAD, 32], smem.FLAT)
+    deltas.index(same).store(delta_half)
     fence_async_shared()
     mbarrier.arrive(cta.open.index(place))
     at = [cta.batch, row, cta.first_q + w * 32, cta.head, 0]
@@ -184,13 +186,12 @@ def compute(w: gl.constexpr, cta):
     undo_gate_of_row(0, cta, w)
     for i in range(cta.rows):
         stage = i % STAGES
-        slot = 2 * stage + w
         place = i % AHEAD
         same = place + opaque_zero(i)
         mbarrier.wait(cta.open.index(place), ring.phase(cta.q, i))
         q = cta.q.slots.index(same).reshape([64, cta.C]).load(A)
         grad_out = cta.grad.slots.index(place).reshape([64, cta.C])
-        ring.wait_full(cta.k, i, w)
+        slot = ring.wait_full(cta.k, i, w)
         k = cta.k.slots.index(slot).reshape([BLOCK_K, cta.C])
         v = cta.v.slots.index(slot).reshape([BLOCK_K, cta.C])
         s = parts.load_bias(cta.bias_smem.index(w), BLOCK_K, True, cta.TRANSPOSED)
