@@ -24,9 +24,9 @@ Ring = namedtuple("Ring", "desc slots full empty")
 
 
 @gluon.jit
-def barriers(PLACES: gl.constexpr, READERS: gl.constexpr, LOADERS: gl.constexpr = 1):
+def barriers(PLACES: gl.constexpr, READERS: gl.constexpr):
     """Make the barriers of places that ``READERS`` warp groups give back."""
-    return Barriers(smem.barriers(PLACES, LOADERS), smem.barriers(PLACES, READERS))
+    return Barriers(smem.barriers(PLACES, 1), smem.barriers(PLACES, READERS))
 
 
 @gluon.jit

@@ -187,12 +187,12 @@ def backward_keys_kernel(
     statistics_smem = smem.tiles(lse_desc, 2 * PLACES)
     bias_smem = smem.tiles(bias_desc, NUM_BLOCKS if HAS_BIAS else 1)
     unmasked_smem = smem.numbers(gl.int32, SIDES, 1)
-    # Announced by TMA and, for the mask, by the loader.
-    keys = ring.barriers(SIDES, 1, LOADERS=2)
+    # Announced by TMA and, for the mask, by the loader; the last barrier is the bias's.
+    keys = ring.Barriers(smem.barriers(SIDES, 2), smem.barriers(SIDES + 1, 1))
     mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
     one_group(Cta(
         q, grad, k_desc, v_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
-        key_smem, keys, statistics_smem, bias_smem, unmasked_smem, smem.barrier(), mask,
+        key_smem, keys, statistics_smem, bias_smem, unmasked_smem, keys.empty.index(SIDES), mask,
         batch, head, first_k, first_row, rows, scale,
         HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, SIDES,
     ), compute, load, parts.LOADER_REGISTERS)  # fmt: skip
