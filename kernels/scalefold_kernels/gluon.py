@@ -1,13 +1,13 @@
-"""What all kernels for Hopper GPUs share; they are in Gluon, the level below Triton.
+"""The vocabulary of all kernels for Hopper GPUs, in Gluon; `docs/kernels.md` explains it.
 
-Most kernels that divide their warps have a record `Cta` of all that these share: tensors, shared
-memory, barriers, sizes and constants. The kernel makes it as an argument, of `two_groups` or of a
-function of its own: an assignment would make numbers in registers of the constants.
+A kernel that divides its warps makes a record `Cta` of what they share: tensors, rings, barriers,
+sizes, constants. It makes it as an argument of `one_group` or `two_groups`: an assignment would
+make numbers in registers of the constants.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 ROWS = gl.constexpr(64)
 """Rows of a warp group's tile."""
@@ -29,64 +29,46 @@ def mma_layout(columns):
 
 
 @gluon.jit
-def compute_as(w, cta, compute: gl.constexpr):
-    """A warp group of `two_groups`."""
+def zeros(M: gl.constexpr, N: gl.constexpr):
+    """A product's accumulator before the first product."""
+    return gl.full([M, N], 0.0, gl.float32, mma_layout(N))
+
+
+@gluon.jit
+def _compute(w, cta, compute: gl.constexpr):
     compute(w, cta)
 
 
 @gluon.jit
-def load_as(cta, load: gl.constexpr):
-    """The loader warp of `two_groups`."""
-    load(cta)
+def _call(cta, function: gl.constexpr):
+    function(cta)
 
 
 @gluon.jit
-def two_groups(cta, compute: gl.constexpr, load: gl.constexpr, first=0, second=1):
+def one_group(cta, compute: gl.constexpr, load: gl.constexpr, LOADER_REGISTERS: gl.constexpr):
+    """Divide a CTA: ``compute(cta)`` in a warp group, ``load(cta)`` in a warp."""
+    fence_async_shared()
+    gl.warp_specialize([(_call, (cta, compute)), (_call, (cta, load))], [1], [LOADER_REGISTERS])
+
+
+@gluon.jit
+def two_groups(
+    cta, compute: gl.constexpr, load: gl.constexpr, GROUP_REGISTERS: gl.constexpr, first=0, second=1
+):  # fmt: skip
     """Divide a CTA: ``compute(w, cta)`` in two warp groups, ``load(cta)`` in a warp.
 
     ``first`` and ``second`` are their w: constants, or numbers in registers.
     """
+    fence_async_shared()
     gl.warp_specialize(
         [
-            (compute_as, (first, cta, compute)),
-            (compute_as, (second, cta, compute)),
-            (load_as, (cta, load)),
+            (_compute, (first, cta, compute)),
+            (_compute, (second, cta, compute)),
+            (_call, (cta, load)),
         ],
         [4, 1],
-        [cta.GROUP_REGISTERS, REGISTERS - 2 * cta.GROUP_REGISTERS],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
     )
-
-
-@gluon.jit
-def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
-    """Allocate barriers that wait for ``ARRIVALS`` each; the caller fences them for TMA."""
-    barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
-    for n in gl.static_range(NUMBER):
-        mbarrier.init(barriers.index(n), ARRIVALS)
-    return barriers
-
-
-@gluon.jit
-def wait_full(full, i):
-    """Wait until number ``i`` of a ring has arrived; returns its place in the ring."""
-    PLACES: gl.constexpr = full.shape[0]
-    place = i % PLACES
-    mbarrier.wait(full.index(place), (i // PLACES) & 1)
-    return place
-
-
-@gluon.jit
-def wait_empty(full, empty, i, BYTES: gl.constexpr):
-    """Wait until there is room for number ``i`` of a ring; returns its place and its barrier.
-
-    The barrier expects ``BYTES``.
-    """
-    PLACES: gl.constexpr = full.shape[0]
-    place = i % PLACES
-    mbarrier.wait(empty.index(place), ((i // PLACES) & 1) ^ 1)
-    ready = full.index(place)
-    mbarrier.expect(ready, BYTES)
-    return place, ready
 
 
 @gluon.jit

@@ -18,7 +18,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.compiler import async_load, async_store
-from scalefold_kernels.gluon import mma_layout, new_barriers
+from scalefold_kernels.gluon import mma_layout
+from scalefold_kernels.smem import barriers as new_barriers
 from scalefold_kernels.tma import tiles_of
 
 SIZE = gl.constexpr(64)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold_kernels.ops.attention.hopper.launch import gradient_rows
+from scalefold_kernels.ops.attention.hopper.launches import gradient_rows
 from scalefold_kernels.ops.norm.op import new_stats
 from scalefold_kernels.ops.normed_projection import hopper as projection
 from scalefold_kernels.ops.normed_projection.arguments import Gradients, Norm, Projections, Sizes

@@ -20,7 +20,7 @@ from scalefold_kernels.ops.attention.hopper import backward_keys as of_keys
 from scalefold_kernels.ops.attention.hopper import backward_queries as of_queries
 from scalefold_kernels.ops.attention.hopper import backward_queries_bias as of_first_keys
 from scalefold_kernels.ops.attention.hopper import forward as of_forward
-from scalefold_kernels.ops.attention.hopper.launch import bias_rows, gradient_rows
+from scalefold_kernels.ops.attention.hopper import launches
 from scalefold_kernels.ops.attention.triton.backward import backward_gate
 from scalefold_kernels.tma import VECTOR, reachable
 
@@ -93,8 +93,8 @@ def backward(
     There is one tensor of sums for each part of the keys; none if they are not wanted.
     """
     q, gate = inputs.q, inputs.gate
-    grad_out = gradient_rows(grad_out)
-    bias = None if inputs.bias is None else bias_rows(inputs.bias)
+    grad_out = launches.gradient_rows(grad_out)
+    bias = None if inputs.bias is None else launches.bias_rows(inputs.bias)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
     scaled_q = new_rows(q.shape, q) if inputs.scales_q else q
     shared = of_keys.Shared(scaled_q, grad_ungated, new_statistics(q))

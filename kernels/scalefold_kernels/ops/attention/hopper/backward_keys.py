@@ -1,10 +1,9 @@
 """Gradients of keys and values on Hopper GPUs; see `parts`.
 
-Logits are transposed (keys x queries), so that the weights are left operands of the two products
-that give the gradients, from registers as they are. Keys and values are left operands of the
-others, from shared memory, where their gradients take their places at the end of a row.
-
-A warp of its own loads for the warp group, which so spends no instructions on copies.
+The loader brings the bias once, for each row keys and values, and queries, their gradient and
+statistics in a ring of blocks. The warp group gives a block back when it has added its part to the
+gradients, which take the places of keys and values at the end of a row. Logits are transposed (keys
+x queries): so the weights are left operands, from registers, of the products for the gradients.
 """
 
 from __future__ import annotations
@@ -18,30 +17,20 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, wait_full
+from scalefold_kernels.gluon import mma_layout, one_group, zeros
 from scalefold_kernels.ops.attention.arguments import Inputs, transposed
-from scalefold_kernels.ops.attention.hopper import parts
-from scalefold_kernels.ops.attention.hopper.launch import (
-    bias_descriptor,
-    dealt,
-    fitting,
-    places,
-    rows_descriptor,
-    statistics_descriptor,
-)
+from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 
 Cta = namedtuple(
     "Cta",
-    "q_desc k_desc v_desc grad_desc lse_desc delta_desc bias_desc grad_k_desc grad_v_desc "
-    "key_smem q_smem grad_smem statistics_smem bias_smem unmasked_smem "
-    "full empty keys_full keys_empty bias_full mask mask_stride_r mask_stride_k num_keys "
-    "batch head first_k first_row rows scale "
-    "HAS_BIAS BIAS_SCALE TRANSPOSED C BLOCK_Q NUM_BLOCKS PLACES SIDES",
+    "q grad k_desc v_desc lse_desc delta_desc bias_desc grad_k_desc grad_v_desc key_smem keys "
+    "statistics_smem bias_smem unmasked_smem bias_full mask batch head first_k first_row rows "
+    "scale HAS_BIAS BIAS_SCALE TRANSPOSED C BLOCK_Q NUM_BLOCKS SIDES",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
@@ -50,22 +39,24 @@ def load_own(row, i, side, unmasked, cta):
 
     They go to a side of shared memory, once it is empty.
     """
-    _, ready = wait_empty(cta.keys_full, cta.keys_empty, i, 2 * 64 * cta.C * 2)
+    ring.wait_empty(cta.keys, i, smem.tile_bytes(cta.k_desc, cta.v_desc))
     at = [cta.batch, row, cta.first_k, cta.head, 0]
+    ready = cta.keys.full.index(side)
     async_load(cta.k_desc, at, ready, cta.key_smem.index(2 * side))
     async_load(cta.v_desc, at, ready, cta.key_smem.index(2 * side + 1))
-    parts.announce(unmasked, cta.unmasked_smem.index(side), cta.keys_full.index(side))
+    parts.announce(unmasked, cta.unmasked_smem.index(side), ready)
 
 
 @gluon.jit
-def load_block(ready, place, row, first, cta):
+def load_block(place, row, first, cta):
     """Start the copies of a block of queries, gradients and statistics to a place of the ring."""
-    at = [cta.batch, row, first, cta.head, 0]
+    at, ready = [cta.batch, row, first, cta.head, 0], cta.q.full.index(place)
     statistics_at = [cta.batch, row, cta.head, first]
     lse, delta = cta.statistics_smem.index(2 * place), cta.statistics_smem.index(2 * place + 1)
-    mbarrier.expect(ready, 2 * cta.BLOCK_Q * cta.C * 2 + 2 * cta.BLOCK_Q * 4)
-    async_load(cta.q_desc, at, ready, cta.q_smem.index(place))
-    async_load(cta.grad_desc, at, ready, cta.grad_smem.index(place))
+    bytes: gl.constexpr = smem.tile_bytes(cta.q.desc, cta.grad.desc, cta.lse_desc, cta.delta_desc)
+    mbarrier.expect(ready, bytes)
+    ring.copy(cta.q, place, at)
+    ring.copy(cta.grad, place, at)
     async_load(cta.lse_desc, statistics_at, ready, lse)
     async_load(cta.delta_desc, statistics_at, ready, delta)
 
@@ -74,7 +65,7 @@ def load_block(ready, place, row, first, cta):
 def load(cta):
     """The loader warp."""
     if cta.HAS_BIAS:
-        mbarrier.expect(cta.bias_full, cta.NUM_BLOCKS * 64 * cta.BLOCK_Q * 2)
+        mbarrier.expect(cta.bias_full, cta.NUM_BLOCKS * smem.tile_bytes(cta.bias_desc))
         for n in range(cta.NUM_BLOCKS):
             tile = cta.bias_smem.index(n)
             parts.copy_bias(
@@ -84,47 +75,41 @@ def load(cta):
     for i in range(cta.rows):
         row = cta.first_row + i
         side = i % cta.SIDES
-        unmasked = parts.count_unmasked(
-            cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys
-        )
+        unmasked = parts.count_unmasked(cta.mask, row)
         if cta.SIDES > 1:
             load_own(row, i, side, unmasked, cta)
         for j in range(cta.NUM_BLOCKS):
-            # PLACES divides NUM_BLOCKS: a block has the same place in every row.
-            place = j % cta.PLACES
-            used = i * (cta.NUM_BLOCKS // cta.PLACES) + j // cta.PLACES
-            mbarrier.wait(cta.empty.index(place), (used & 1) ^ 1)
-            load_block(cta.full.index(place), place, row, j * cta.BLOCK_Q, cta)
+            place = parts.wait_room(cta.q, i, j, cta.NUM_BLOCKS)
+            load_block(place, row, j * cta.BLOCK_Q, cta)
             if cta.SIDES == 1:
                 # Their place is empty at the end of the row before: blocks come first.
-                if j == cta.PLACES - 1:
+                if j == cta.q.full.shape[0] - 1:
                     load_own(row, i, side, unmasked, cta)
 
 
 @gluon.jit
-def differentiate_block(grad_k, grad_v, k, v, j, place, ready, phase, alike, unit, cta):
-    """Gradients of a row's keys and values with those from block ``j`` of queries, at a place.
+def differentiate_block(grad_k, grad_v, k, v, i, j, alike, unit, cta):
+    """Gradients of the ``i``-th row's keys and values with those from block ``j`` of queries.
 
     ``alike``: all keys have the same weight.
     """
-    dtype: gl.constexpr = cta.q_smem.dtype
+    dtype: gl.constexpr = cta.q.desc.dtype
     S: gl.constexpr = mma_layout(cta.BLOCK_Q)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(cta.C), 2)
     by_column: gl.constexpr = gl.SliceLayout(0, S)
     # Logits are transposed, and so is the bias unless memory has it so.
     s = parts.load_bias(cta.bias_smem.index(j), cta.BLOCK_Q, cta.HAS_BIAS, not cta.TRANSPOSED)
-    mbarrier.wait(ready, phase)
-    q = cta.q_smem.index(place).reshape([cta.BLOCK_Q, cta.C])
-    grad = cta.grad_smem.index(place).reshape([cta.BLOCK_Q, cta.C])
+    place = parts.wait_block(cta.q, i, j, cta.NUM_BLOCKS)
+    q = cta.q.slots.index(place).reshape([cta.BLOCK_Q, cta.C])
+    grad = cta.grad.slots.index(place).reshape([cta.BLOCK_Q, cta.C])
     # The accumulator starts from what is subtracted from the logits, too: nothing waits for it.
     lse = cta.statistics_smem.index(2 * place).reshape([cta.BLOCK_Q])
     s -= (lse.load(by_column) * (1.0 / unit))[None, :]
     s = mma(k, q.permute((1, 0)), s, is_async=True)
-    grad_p = gl.full([64, cta.BLOCK_Q], 0.0, gl.float32, S)
-    grad_p = mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    grad_p = mma(v, grad.permute((1, 0)), zeros(64, cta.BLOCK_Q), use_acc=False, is_async=True)
     s, grad_p = mma_wait(0, [s, grad_p])
     if alike:
-        s = gl.full([64, cta.BLOCK_Q], 0.0, gl.float32, S) - lse.load(by_column)[None, :]
+        s = zeros(64, cta.BLOCK_Q) - lse.load(by_column)[None, :]
     else:
         s = s * unit
     p = gl.exp2(s)
@@ -135,13 +120,14 @@ def differentiate_block(grad_k, grad_v, k, v, j, place, ready, phase, alike, uni
     grad_s = gl.convert_layout(grad_s.to(dtype), A_P)
     grad_k = mma(grad_s, q, grad_k, is_async=True)
     grad_v, grad_k = mma_wait(0, [grad_v, grad_k])
+    mbarrier.arrive(cta.q.empty.index(place))
     return grad_k, grad_v
 
 
 @gluon.jit
-def differentiate(cta):
+def compute(cta):
     """The warp group."""
-    dtype: gl.constexpr = cta.q_smem.dtype
+    dtype: gl.constexpr = cta.q.desc.dtype
     OUT: gl.constexpr = mma_layout(cta.C)
     own = cta.first_k + gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
     unit = parts.LOG2E * cta.BIAS_SCALE if cta.HAS_BIAS else parts.LOG2E * cta.scale
@@ -149,28 +135,23 @@ def differentiate(cta):
         mbarrier.wait(cta.bias_full, 0)
     for i in range(cta.rows):
         row = cta.first_row + i
-        side = wait_full(cta.keys_full, i)
+        side = ring.wait_full(cta.keys, i)
         unmasked = parts.announced(cta.unmasked_smem.index(side))
         # Gradients of masked keys become 0 below; if all are masked, all have the same weight.
-        some_masked = (unmasked > 0) & (unmasked < cta.num_keys)
+        some_masked = (unmasked > 0) & (unmasked < cta.mask.num_keys)
         k = cta.key_smem.index(2 * side).reshape([64, cta.C])
         v = cta.key_smem.index(2 * side + 1).reshape([64, cta.C])
-        grad_k = gl.full([64, cta.C], 0.0, gl.float32, OUT)
-        grad_v = gl.full([64, cta.C], 0.0, gl.float32, OUT)
+        grad_k = zeros(64, cta.C)
+        grad_v = zeros(64, cta.C)
         for j in range(cta.NUM_BLOCKS):
-            # PLACES divides NUM_BLOCKS: a block has the same place in every row.
-            place = j % cta.PLACES
-            phase = (i * (cta.NUM_BLOCKS // cta.PLACES) + j // cta.PLACES) & 1
             grad_k, grad_v = differentiate_block(
-                grad_k, grad_v, k, v, j, place, cta.full.index(place), phase, unmasked == 0, unit,
-                cta,
-            )  # fmt: skip
-            mbarrier.arrive(cta.empty.index(place))
+                grad_k, grad_v, k, v, i, j, unmasked == 0, unit, cta
+            )
         # With a bias, queries came multiplied by the scale and divided by BIAS_SCALE.
         grad_k *= cta.BIAS_SCALE if cta.HAS_BIAS else cta.scale
         if some_masked:
-            places = cta.mask + row.to(gl.int64) * cta.mask_stride_r + own * cta.mask_stride_k
-            own_mask = gl.load(places, mask=own < cta.num_keys, other=0.0) != 0
+            places = cta.mask.start + row.to(gl.int64) * cta.mask.stride_r + own * cta.mask.stride_k
+            own_mask = gl.load(places, mask=own < cta.mask.num_keys, other=0.0) != 0
             grad_k = gl.where(own_mask[:, None], grad_k, 0.0)
             grad_v = gl.where(own_mask[:, None], grad_v, 0.0)
         k.store(grad_k.to(dtype))
@@ -181,13 +162,7 @@ def differentiate(cta):
         async_store(cta.grad_v_desc, at, cta.key_smem.index(2 * side + 1))
         # The place is another row's as soon as the gradients have left it.
         tma.store_wait(0)
-        mbarrier.arrive(cta.keys_empty.index(side))
-
-
-@gluon.jit
-def run_partitions(cta):
-    """A warp group and a loader warp."""
-    gl.warp_specialize([(differentiate, (cta,)), (load, (cta,))], [1], [parts.LOADER_REGISTERS])
+        mbarrier.arrive(cta.keys.empty.index(side))
 
 
 @gluon.jit
@@ -206,32 +181,21 @@ def backward_keys_kernel(
     batch = gl.program_id(1)
 
     # Keys and values of SIDES rows; a ring of queries, gradients and statistics; bias.
-    dtype: gl.constexpr = q_desc.dtype
-    queries: gl.constexpr = [PLACES, 1, 1, BLOCK_Q, 1, C]
-    tiles: gl.constexpr = parts.stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
-    key_smem = gl.allocate_shared_memory(dtype, [2 * SIDES, 1, 1, 64, 1, C], k_desc.layout)
-    q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    numbers: gl.constexpr = [2 * PLACES, 1, 1, 1, BLOCK_Q]
-    statistics_smem = gl.allocate_shared_memory(gl.float32, numbers, lse_desc.layout)
-    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [SIDES, 1], parts.FLAT)
-    full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, 1)
-    # Announced by TMA and, for the mask, by the loader.
-    keys_full, keys_empty = new_barriers(SIDES, 2), new_barriers(SIDES + 1, 1)
-    bias_full = keys_empty.index(SIDES)
-    fence_async_shared()
-
-    mask += batch.to(gl.int64) * mask_stride_b
-    run_partitions(Cta(
-        q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc,
-        grad_k_desc, grad_v_desc,
-        key_smem, q_smem, grad_smem, statistics_smem, bias_smem, unmasked_smem,
-        full, empty, keys_full, keys_empty, bias_full,
-        mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k), gl.to_tensor(num_keys),
+    key_smem = smem.tiles(k_desc, 2 * SIDES)
+    q = ring.new(q_desc, PLACES, 1)
+    grad = ring.along(q, grad_desc, PLACES)
+    statistics_smem = smem.tiles(lse_desc, 2 * PLACES)
+    bias_smem = smem.tiles(bias_desc, NUM_BLOCKS if HAS_BIAS else 1)
+    unmasked_smem = smem.numbers(gl.int32, SIDES, 1)
+    # Announced by TMA and, for the mask, by the loader; the last barrier is the bias's.
+    keys = ring.Barriers(smem.barriers(SIDES, 2), smem.barriers(SIDES + 1, 1))
+    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
+    one_group(Cta(
+        q, grad, k_desc, v_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
+        key_smem, keys, statistics_smem, bias_smem, unmasked_smem, keys.empty.index(SIDES), mask,
         batch, head, first_k, first_row, rows, scale,
-        HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
-    ))  # fmt: skip
+        HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, SIDES,
+    ), compute, load, parts.LOADER_REGISTERS)  # fmt: skip
 
 
 class Shared(NamedTuple):
@@ -257,12 +221,12 @@ def launch(
     _, k, v, _, mask, *_ = inputs
     sizes = constants(inputs)
     block, blocks = sizes["BLOCK_Q"], triton.cdiv(inputs.num_keys, 64)
-    ctas, _ = dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
+    ctas, _ = launches.dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
     backward_keys_kernel[(ctas, inputs.batch)](
-        rows_descriptor(shared.q, block), rows_descriptor(k, 64), rows_descriptor(v, 64),
-        rows_descriptor(shared.grad_ungated, block), statistics_descriptor(lse, block),
-        statistics_descriptor(shared.delta, block), bias_descriptor(bias, shared.q, block, 64),
-        rows_descriptor(grad_k, 64), rows_descriptor(grad_v, 64), mask, *inputs.mask_strides,
+        launches.rows(shared.q, block), launches.rows(k, 64), launches.rows(v, 64),
+        launches.rows(shared.grad_ungated, block), launches.statistics(lse, block),
+        launches.statistics(shared.delta, block), launches.bias(bias, shared.q, block, 64),
+        launches.rows(grad_k, 64), launches.rows(grad_v, 64), mask, *inputs.mask_strides,
         *inputs.scalars,
         HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale, TRANSPOSED=transposed(bias),
         **sizes,
@@ -275,7 +239,7 @@ def constants(inputs: Inputs) -> dict[str, int]:
     blocks = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"])
     sizes |= {
         "NUM_BLOCKS": blocks,
-        "PLACES": places(sizes["PLACES"], blocks),
+        "PLACES": launches.places(sizes["PLACES"], blocks),
         "C": padded(inputs.channels),
     }
     # The next row's keys may be on their way unless that costs a CTA.
@@ -288,4 +252,4 @@ def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
     block, channels, ring = sizes["BLOCK_Q"], sizes["C"], sizes["PLACES"]
     bias = 2 * 64 * block * (1 if inputs.bias is None else sizes["NUM_BLOCKS"])
     rows = 2 * channels * (2 * ring * block + 2 * sizes["SIDES"] * 64)
-    return fitting(bias + rows + 8 * ring * block, 2, sizes["maxnreg"])
+    return launches.fitting(bias + rows + 8 * ring * block, 2, sizes["maxnreg"])

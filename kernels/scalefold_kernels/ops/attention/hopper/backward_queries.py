@@ -1,9 +1,10 @@
 """Gradients of queries and of the bias on Hopper GPUs, for any number of keys; see `parts`.
 
-The sum over rows of the gradient of the logits, which is the bias's, stays in shared memory. So
-that several CTAs find room on an SM, keys are then dealt out to passes over the rows; the
-gradients of queries wait in global memory from one pass to the next. The first keys may be another
-kernel's, `backward_queries_bias`, which leaves them there.
+The only warp group loads for itself: a block of keys when it is done with that in the same place.
+The sum over rows of the logits' gradient, which is the bias's, stays in shared memory. So that
+several CTAs find room on an SM, keys are dealt out to passes over the rows; the gradients of
+queries wait in memory from one pass to the next. The first keys may be another kernel's,
+`backward_queries_bias`, which leaves them there.
 """
 
 from __future__ import annotations
@@ -15,20 +16,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, mma, mma_wait, thread_barrier
-from scalefold_kernels.gluon import mma_layout, new_barriers
+from scalefold_kernels.gluon import mma_layout, zeros
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.ops.attention.arguments import Inputs, new_sums, transposed
-from scalefold_kernels.ops.attention.hopper import parts
+from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
-from scalefold_kernels.ops.attention.hopper.launch import (
-    bias_descriptor,
-    dealt,
-    fitting,
-    key_slots,
-    places,
-    rows_descriptor,
-)
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 
@@ -116,44 +110,43 @@ def start_pass(
     _, _, bias_smem, sums_smem, _ = memory
     # All are done with the bias of the pass before.
     thread_barrier()
-    mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
+    mbarrier.expect(bias_full, NUM_BLOCKS * smem.tile_bytes(bias_desc))
     for b in range(NUM_BLOCKS):
         key = FIRST_K + (pass_index * NUM_BLOCKS + b) * BLOCK_K
         place = bias_smem.index(b)
         parts.copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TRANSPOSED)
     if SUM_BIAS:
         for b in range(NUM_BLOCKS):
-            zero = parts.by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, mma_layout(BLOCK_K)))
+            zero = parts.by_thread(zeros(64, BLOCK_K))
             sums_smem.index(b).store(zero)
     mbarrier.wait(bias_full, pass_index & 1)
 
 
 @gluon.jit
 def differentiate_block(
-    sums_q, j, place, ready, phase, masked, row, memory,
-    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr,
-    C: gl.constexpr, BLOCK_K: gl.constexpr,
+    sums_q, i, j, masked, row, memory, HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
-    """Add a block of keys, which arrives in a place, to the gradient of a row's queries.
+    """Add a block of keys to the gradient of a row's queries; returns their place, too.
 
-    ``j``: its number in the pass; ``masked``: its number among all.
+    ``i``: number of the row, all passes counted; ``j``, ``masked``: of the block in the pass, and
+    among all.
     """
     q, grad_out, lse_tile, delta_tile, none_masked, factor, unit = row
-    k_smem, v_smem, bias_smem, sums_smem, mask_smem = memory
-    dtype: gl.constexpr = k_smem.dtype
+    k_ring, v_ring, bias_smem, sums_smem, mask_smem = memory
+    dtype: gl.constexpr = k_ring.desc.dtype
     S: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
     s = parts.load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TRANSPOSED)
-    mbarrier.wait(ready, phase)
-    k = k_smem.index(place).reshape([BLOCK_K, C])
-    v = v_smem.index(place).reshape([BLOCK_K, C])
+    place = parts.wait_block(k_ring, i, j, NUM_BLOCKS)
+    k = k_ring.slots.index(place).reshape([BLOCK_K, C])
+    v = v_ring.slots.index(place).reshape([BLOCK_K, C])
     s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
-    grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-    grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    grad_p = mma(grad_out, v.permute((1, 0)), zeros(64, BLOCK_K), use_acc=False, is_async=True)
     if SUM_BIAS:
         # Under the products.
         sums = sums_smem.index(j)
-        zero = parts.by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+        zero = parts.by_thread(zeros(64, BLOCK_K))
         earlier = sums.load(zero.type.layout)
     s, grad_p = mma_wait(0, [s, grad_p])
     if not none_masked:
@@ -164,7 +157,7 @@ def differentiate_block(
     left = gl.convert_layout(grad_s.to(dtype), A_P)
     if SUM_BIAS:
         sums.store(earlier + parts.by_thread(grad_s))
-    return mma(left, k, sums_q)
+    return mma(left, k, sums_q), place
 
 
 @gluon.jit
@@ -180,7 +173,7 @@ def write_sums(
         keys = first + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, S))
         at = parts.sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
         both = inside[:, None] & (keys[None, :] < num_keys)
-        zero = parts.by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+        zero = parts.by_thread(zeros(64, BLOCK_K))
         summed = parts.by_position(sums_smem.index(b).load(zero.type.layout), S)
         gl.store(partial + at, summed * BIAS_SCALE, mask=both)
 
@@ -188,13 +181,11 @@ def write_sums(
 @gluon.jit
 def backward_queries_kernel(
     q_desc, k_desc, v_desc, grad_desc, bias_desc, grad_q, lse, delta, mask, partial, waiting,
-    grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h,
-    mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
-    num_rows, num_heads, num_queries, num_keys, scale,
+    grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h, mask_stride_b, mask_stride_r,
+    mask_stride_k, statistics_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TRANSPOSED: gl.constexpr, INT64: gl.constexpr,
-    C: gl.constexpr, CHANNELS: gl.constexpr, FIRST_K: gl.constexpr,
-    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
+    TRANSPOSED: gl.constexpr, INT64: gl.constexpr, C: gl.constexpr, CHANNELS: gl.constexpr,
+    FIRST_K: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
     KEYS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
     """See the module. Keys from ``FIRST_K`` on; ``NUM_BLOCKS``: of a pass.
@@ -207,18 +198,15 @@ def backward_queries_kernel(
     batch = gl.program_id(1)
 
     # Queries and their gradient; a ring of keys and values; bias, its gradient's sums; mask.
-    dtype: gl.constexpr = q_desc.dtype
-    block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
-    query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    tiles: gl.constexpr = parts.stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
-    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
+    query_smem = smem.tiles(q_desc, 2)
+    k = ring.new(k_desc, PLACES, 0)
+    v = ring.along(k, v_desc, PLACES)
+    bias_smem = smem.tiles(bias_desc, NUM_BLOCKS if HAS_BIAS else 1)
     sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
     sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], parts.FLAT)
-    memory = k_smem, v_smem, bias_smem, sums_smem, mask_smem
-    full, others = new_barriers(PLACES, 1), new_barriers(2, 1)
+    mask_smem = smem.numbers(gl.bfloat16, KEYS // BLOCK_K, BLOCK_K)
+    memory = k, v, bias_smem, sums_smem, mask_smem
+    others = smem.barriers(2, 1)
     query_full, bias_full = others.index(0), others.index(1)
     fence_async_shared()
 
@@ -226,18 +214,15 @@ def backward_queries_kernel(
     OUT: gl.constexpr = mma_layout(C)
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
 
-    mbarrier.expect(query_full, 2 * 64 * C * 2)
+    mbarrier.expect(query_full, smem.tile_bytes(q_desc, grad_desc))
     first = [batch, first_row, first_q, head, 0]
     async_load(q_desc, first, query_full, query_smem.index(0))
     async_load(grad_desc, first, query_full, query_smem.index(1))
     for n in gl.static_range(PLACES):
-        parts.load_keys(
-            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
-            batch, first_row, FIRST_K + n * BLOCK_K, head,
-        )  # fmt: skip
+        parts.load_keys(k, v, n, batch, first_row, FIRST_K + n * BLOCK_K, head)
 
-    mask += batch.to(gl.int64) * mask_stride_b
-    row_mask = parts.load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
+    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
+    row_mask = parts.load_mask(mask, first_row, KEYS)
     unmasked = parts.count(row_mask)
     queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, S))
     inside = queries < num_queries
@@ -270,7 +255,7 @@ def backward_queries_kernel(
             if not none_masked:
                 parts.store_mask(row_mask, num_keys, unmasked, mask_smem)
             factor = (unmasked > 0).to(gl.float32)
-            row_mask = parts.load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
+            row_mask = parts.load_mask(mask, after, KEYS)
             # The next row's are under way while this one is computed: else its products wait.
             lse_tile, delta_tile = next_lse, next_delta
             next_lse, next_delta = load_statistics(lse, delta, batch, after, head, *statistics)
@@ -278,7 +263,7 @@ def backward_queries_kernel(
             if FIRST_K > 0:
                 sums_q = from_line(gl.load(own), OUT)
             elif PASSES == 1:
-                sums_q = gl.full([64, C], 0.0, gl.float32, OUT)
+                sums_q = zeros(64, C)
             else:
                 earlier = gl.full(own.shape, 0, gl.int32, own.type.layout) + pass_index > 0
                 sums_q = from_line(gl.load(own, mask=earlier, other=0.0), OUT)
@@ -287,20 +272,16 @@ def backward_queries_kernel(
             grad_out = query_smem.index(1).reshape([64, C]).load(A)
             # All have the queries, whose place may be filled, and see the mask.
             thread_barrier()
-            mbarrier.expect(query_full, 2 * 64 * C * 2, pred=more)
+            mbarrier.expect(query_full, smem.tile_bytes(q_desc, grad_desc), pred=more)
             at = [batch, after, first_q, head, 0]
             async_load(q_desc, at, query_full, query_smem.index(0), pred=more)
             async_load(grad_desc, at, query_full, query_smem.index(1), pred=more)
             own_row = q, grad_out, lse_tile, delta_tile, none_masked, factor, unit
             for j in range(NUM_BLOCKS):
-                # PLACES divides NUM_BLOCKS: a block has the same place in every row.
-                place = j % PLACES
-                ready = full.index(place)
-                phase = ((pass_index * rows + i) * (NUM_BLOCKS // PLACES) + j // PLACES) & 1
-                sums_q = differentiate_block(
-                    sums_q, j, place, ready, phase,
+                sums_q, place = differentiate_block(
+                    sums_q, pass_index * rows + i, j,
                     FIRST_K // BLOCK_K + pass_index * NUM_BLOCKS + j, own_row, memory,
-                    HAS_BIAS, SUM_BIAS, TRANSPOSED, C, BLOCK_K,
+                    HAS_BIAS, SUM_BIAS, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS,
                 )  # fmt: skip
                 # All are done with the block.
                 thread_barrier()
@@ -309,8 +290,8 @@ def backward_queries_kernel(
                 next_pass = gl.where(beyond & last, pass_index + 1, pass_index)
                 next_key = FIRST_K + (next_pass * NUM_BLOCKS + next_block) * BLOCK_K
                 parts.load_keys(
-                    k_desc, v_desc, k_smem.index(place), v_smem.index(place), ready,
-                    batch, gl.where(beyond, after, row), next_key, head, more | (not beyond),
+                    k, v, place, batch, gl.where(beyond, after, row), next_key, head,
+                    more | (not beyond),
                 )  # fmt: skip
             unmasked = parts.count(row_mask)
             if pass_index == PASSES - 1:
@@ -348,15 +329,17 @@ def launch(
     block, passes = sizes["BLOCK_K"], sizes["PASSES"]
     blocks = triton.cdiv(inputs.num_queries, 64)
     # CTAs sum up the bias's gradient: all heads have equally many.
-    ctas, groups = dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks * inputs.num_heads)
+    ctas, groups = launches.dealt(
+        inputs, blocks, ctas_an_sm(inputs, sizes), blocks * inputs.num_heads
+    )
     # Offsets of 64 bits, which the others were measured with, spill there.
     short = first_key > 0 and (passes > 1 or transposed(bias))
     sums = new_sums(bias[..., first_key:], groups) if bias is not None and sum_bias else None
     if passes > 1 and first_key == 0:
         waiting = new_waiting(inputs)
     backward_queries_kernel[(ctas, inputs.batch)](
-        rows_descriptor(shared.q, 64), rows_descriptor(k, block), rows_descriptor(v, block),
-        rows_descriptor(shared.grad_ungated, 64), bias_descriptor(bias, shared.q, 64, block),
+        launches.rows(shared.q, 64), launches.rows(k, block), launches.rows(v, block),
+        launches.rows(shared.grad_ungated, 64), launches.bias(bias, shared.q, 64, block),
         grad_q, lse, shared.delta, mask, lse if sums is None else sums,
         lse if waiting is None else waiting, *grad_q.stride()[:4], *inputs.mask_strides,
         lse.stride(2), *inputs.scalars,
@@ -384,8 +367,8 @@ def constants(inputs: Inputs, first_key: int = 0) -> dict[str, int]:
         "PASSES": passes,
         "FIRST_K": first_key,
         "NUM_BLOCKS": blocks,
-        "PLACES": places(sizes["PLACES"], blocks),
-        "KEYS": key_slots(inputs, block),
+        "PLACES": launches.places(sizes["PLACES"], blocks),
+        "KEYS": launches.key_slots(inputs, block),
         "C": padded(inputs.channels),
     }
 
@@ -396,4 +379,4 @@ def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
     keys = sizes["NUM_BLOCKS"] * block
     bias = 2 * 64 * block + 4 * 8 * keys if inputs.bias is None else (2 + 4) * 64 * keys
     rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64)
-    return fitting(bias + rows + 2 * sizes["KEYS"], 1, sizes["maxnreg"])
+    return launches.fitting(bias + rows + 2 * sizes["KEYS"], 1, sizes["maxnreg"])

@@ -1,9 +1,10 @@
 """Gradients of queries, gate and bias on Hopper GPUs, from the first 256 keys; see `parts`.
 
-Two warp groups share a CTA's keys, 128 each, and a loader warp works for both. The sum over
-rows of the gradient of the logits, which is the bias's, stays in registers. While a row's products
-are under way, both take the gate off the next row's gradient, half of the queries each. Where
-there are more keys, the gradients of queries wait for `backward_queries`, which adds theirs.
+Two warp groups share a row's keys, 128 each; the loader brings rows some ahead. While a row's
+products are under way, both take the gate off the next row's gradient, half of the queries each
+(``open`` when both have). Group 0 adds the gradients of queries of both (``other_smem``). The sum
+over rows of the logits' gradient, which is the bias's, stays in registers. Where there are more
+keys, the gradients of queries wait for `backward_queries`, which adds theirs.
 """
 
 from __future__ import annotations
@@ -16,15 +17,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import (
-    mma_layout,
-    new_barriers,
-    opaque_zero,
-    two_groups,
-    wait_empty,
-    widen,
-)
+from scalefold_kernels import ring, smem
+from scalefold_kernels.compiler import async_store, mma, mma_wait, reinterpret
+from scalefold_kernels.gluon import mma_layout, opaque_zero, two_groups, widen, zeros
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -33,14 +28,8 @@ from scalefold_kernels.ops.attention.arguments import (
     new_sums,
     transposed,
 )
-from scalefold_kernels.ops.attention.hopper import parts
+from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
-from scalefold_kernels.ops.attention.hopper.launch import (
-    bias_descriptor,
-    dealt,
-    rows_descriptor,
-    statistics_descriptor,
-)
 from scalefold_kernels.ops.attention.rest import OF_BFLOAT16, with_rest
 from scalefold_kernels.tma import padded
 
@@ -62,18 +51,12 @@ GROUP_REGISTERS = gl.constexpr(240)
 
 Cta = namedtuple(
     "Cta",
-    "grad_q_desc partial waiting num_rows num_heads "
-    "q_smem grad_smem lse_smem delta_smem k_smem v_smem bias_smem mask_smem "
-    "unmasked_smem result_smem other_smem other_full other_empty "
-    "open query_empty full empty bias_full "
-    "first_q rows num_queries num_keys "
-    "grad_gate_desc grad_ungated_desc scaled_q_desc delta delta_stride_r scale "
-    "gate_smem out_smem rest_smem raw batch head first_row "
-    "k_desc v_desc bias_desc mask mask_stride_r mask_stride_k "
-    "q_desc gate_desc out_desc rest_desc grad_desc lse_desc "
-    "HAS_GATE BIAS_SCALE SCALE_Q TRANSPOSED C MORE_KEYS GROUP_REGISTERS",
+    "q grad out rest gate lse delta_smem k v bias_desc bias_smem mask mask_smem "
+    "unmasked_smem grad_q_desc result_smem other_smem other_full other_empty open bias_full "
+    "grad_gate_desc grad_ungated_desc scaled_q_desc delta delta_stride_r partial waiting scale "
+    "batch head first_q first_row rows num_rows num_heads num_queries "
+    "HAS_GATE BIAS_SCALE SCALE_Q TRANSPOSED C MORE_KEYS",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
@@ -82,25 +65,26 @@ def load_queries(i, cta):
 
     After the last row comes one of zeros, which goes through `undo_gate_of_row` like the others.
     """
-    # The rest has one byte where the others have two.
-    bytes: gl.constexpr = (9 if cta.HAS_GATE else 7) * 64 * cta.C + 64 * 4
     row = gl.where(i < cta.rows, cta.first_row + i, NOWHERE)
-    place, ready = wait_empty(cta.raw, cta.query_empty, i, bytes)
+    rows: gl.constexpr = smem.tile_bytes(cta.grad.desc, cta.out.desc, cta.rest.desc, cta.q.desc)
+    gate: gl.constexpr = smem.tile_bytes(cta.gate.desc) if cta.HAS_GATE else 0
+    bytes: gl.constexpr = rows + gate + smem.tile_bytes(cta.lse.desc)
+    place = ring.wait_empty(cta.q, i, bytes)
     at = [cta.batch, row, cta.first_q, cta.head, 0]
-    async_load(cta.grad_desc, at, ready, cta.grad_smem.index(place))
-    async_load(cta.out_desc, at, ready, cta.out_smem.index(place))
-    async_load(cta.rest_desc, at, ready, cta.rest_smem.index(place))
+    ring.copy(cta.grad, place, at)
+    ring.copy(cta.out, place, at)
+    ring.copy(cta.rest, place, at)
     if cta.HAS_GATE:
-        async_load(cta.gate_desc, at, ready, cta.gate_smem.index(place))
-    async_load(cta.q_desc, at, ready, cta.q_smem.index(place))
+        ring.copy(cta.gate, place, at)
+    ring.copy(cta.q, place, at)
     at = [cta.batch, row, cta.head, cta.first_q]
-    async_load(cta.lse_desc, at, ready, cta.lse_smem.index(place))
+    ring.copy(cta.lse, place, at)
 
 
 @gluon.jit
-def load_rows(cta):
+def load(cta):
     """The loader warp."""
-    mbarrier.expect(cta.bias_full, 2 * 64 * BLOCK_K * 2)
+    mbarrier.expect(cta.bias_full, 2 * smem.tile_bytes(cta.bias_desc))
     for w in gl.static_range(2):
         tile = cta.bias_smem.index(w)
         parts.copy_bias(
@@ -116,34 +100,35 @@ def load_rows(cta):
     for i in range(cta.rows):
         row = cta.first_row + i
         load_queries(i + EARLY, cta)
-        row_mask = parts.load_mask(
-            cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys, 2 * BLOCK_K
-        )
+        row_mask = parts.load_mask(cta.mask, row, 2 * BLOCK_K)
         stage = i % STAGES
-        mbarrier.wait(cta.empty.index(stage), ((i // STAGES) & 1) ^ 1)
+        mbarrier.wait(cta.k.empty.index(stage), ring.phase(cta.k, i, 0) ^ 1)
         for w in gl.static_range(2):
             slot = 2 * stage + w
-            parts.load_keys(
-                cta.k_desc, cta.v_desc, cta.k_smem.index(slot), cta.v_smem.index(slot),
-                cta.full.index(slot), cta.batch, row, w * BLOCK_K, cta.head,
-            )  # fmt: skip
+            parts.load_keys(cta.k, cta.v, slot, cta.batch, row, w * BLOCK_K, cta.head)
         unmasked = parts.count(row_mask)
         if cta.MORE_KEYS:
-            unmasked = parts.count_unmasked(
-                cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys
-            )
+            unmasked = parts.count_unmasked(cta.mask, row)
             # Load it again rather than keep it in registers.
-            row_mask = parts.load_mask(
-                cta.mask, cta.mask_stride_r, cta.mask_stride_k, row, cta.num_keys, 2 * BLOCK_K
-            )
-        if unmasked < (cta.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
-            rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [STAGES, 2 * BLOCK_K], parts.FLAT)
-            parts.store_mask(row_mask, cta.num_keys, unmasked, rows_smem.index(stage))
+            row_mask = parts.load_mask(cta.mask, row, 2 * BLOCK_K)
+        if unmasked < (cta.mask.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
+            rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [STAGES, 2 * BLOCK_K], smem.FLAT)
+            parts.store_mask(row_mask, cta.mask.num_keys, unmasked, rows_smem.index(stage))
         cta.unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
         for w in gl.static_range(2):
-            mbarrier.arrive(cta.full.index(2 * stage + w))
+            mbarrier.arrive(cta.k.full.index(2 * stage + w))
     if not cta.MORE_KEYS:
         load_queries(cta.rows, cta)
+
+
+@gluon.jit
+def half_of(queries, half):
+    """Half of the queries in a place of a `Ring`, as a tile for TMA and as a matrix."""
+    C: gl.constexpr = queries.slots.shape[5]
+    halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, C]
+    layout: gl.constexpr = queries.slots.layout
+    tile = reinterpret(queries.slots, queries.desc.dtype, halves, layout).index(half)
+    return tile, tile.reshape([32, C])
 
 
 @gluon.jit
@@ -154,31 +139,23 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
     nothing is written to memory.
     """
     VECTORS: gl.constexpr = gl.BlockedLayout([1, cta.C // 4], [8, 4], [4, 1], [1, 0])
-    dtype: gl.constexpr = cta.grad_smem.dtype
-    halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, cta.C]
-    place = i % AHEAD
-    half = 2 * place + w
     row = gl.where(i < cta.rows, cta.first_row + i, NOWHERE)
-    mbarrier.wait(cta.raw.index(place), (i // AHEAD) & 1)
-    grad_half = reinterpret(cta.grad_smem, dtype, halves, cta.grad_smem.layout).index(half)
-    out_half = reinterpret(cta.out_smem, dtype, halves, cta.out_smem.layout).index(half)
-    rest_half = reinterpret(cta.rest_smem, gl.int8, halves, cta.rest_smem.layout).index(half)
-    out = widen(out_half.reshape([32, cta.C]).load(VECTORS))
-    out = with_rest(out, rest_half.reshape([32, cta.C]).load(VECTORS), OF_BFLOAT16)
-    gate_half = grad_half
+    place = ring.wait_full(cta.q, i)
+    half = 2 * place + w
+    grad_half, grad = half_of(cta.grad, half)
+    gate_half, gate = grad_half, grad
     if cta.HAS_GATE:
-        gate_half = reinterpret(cta.gate_smem, dtype, halves, cta.gate_smem.layout).index(half)
-    delta_half = parts.undo_gate(
-        grad_half.reshape([32, cta.C]), out, gate_half.reshape([32, cta.C]), cta.HAS_GATE, VECTORS
-    )
-    q_half = reinterpret(cta.q_smem, dtype, halves, cta.q_smem.layout).index(half)
+        gate_half, gate = half_of(cta.gate, half)
+    _, out = half_of(cta.out, half)
+    _, rest = half_of(cta.rest, half)
+    out = with_rest(widen(out.load(VECTORS)), rest.load(VECTORS), OF_BFLOAT16)
+    delta_half = parts.undo_gate(grad, out, gate, cta.HAS_GATE, VECTORS)
+    q_half, q = half_of(cta.q, half)
     if cta.SCALE_Q:
-        q_tile = q_half.reshape([32, cta.C])
-        q_tile.store((widen(q_tile.load(VECTORS)) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(dtype))
+        q.store((widen(q.load(VECTORS)) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(q.dtype))
     same = half + opaque_zero(i)
-    reinterpret(cta.delta_smem, gl.float32, [2 * AHEAD, 32], parts.FLAT).index(same).store(
-        delta_half
-    )
+    deltas = reinterpret(cta.delta_smem, gl.float32, [2 * AHEAD, 32], smem.FLAT)
+    deltas.index(same).store(delta_half)
     fence_async_shared()
     mbarrier.arrive(cta.open.index(place))
     at = [cta.batch, row, cta.first_q + w * 32, cta.head, 0]
@@ -194,7 +171,7 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
 
 
 @gluon.jit
-def differentiate(w: gl.constexpr, cta):
+def compute(w: gl.constexpr, cta):
     """Warp group ``w``. The first adds the gradients of queries of both."""
     S: gl.constexpr = mma_layout(BLOCK_K)
     OUT: gl.constexpr = mma_layout(cta.C)
@@ -204,42 +181,39 @@ def differentiate(w: gl.constexpr, cta):
     by_column: gl.constexpr = gl.SliceLayout(0, S)
     # Copies from shared memory that `undo_gate_of_row` starts.
     copies: gl.constexpr = (2 if cta.HAS_GATE else 0) + (1 if cta.SCALE_Q else 0)
-    sums = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+    sums = zeros(64, BLOCK_K)
     mbarrier.wait(cta.bias_full, 0)
     undo_gate_of_row(0, cta, w)
     for i in range(cta.rows):
         stage = i % STAGES
-        slot = 2 * stage + w
         place = i % AHEAD
         same = place + opaque_zero(i)
-        mbarrier.wait(cta.open.index(place), (i // AHEAD) & 1)
-        q = cta.q_smem.index(same).reshape([64, cta.C]).load(A)
-        grad_out = cta.grad_smem.index(place).reshape([64, cta.C])
-        mbarrier.wait(cta.full.index(slot), (i // STAGES) & 1)
-        k = cta.k_smem.index(slot).reshape([BLOCK_K, cta.C])
-        v = cta.v_smem.index(slot).reshape([BLOCK_K, cta.C])
+        mbarrier.wait(cta.open.index(place), ring.phase(cta.q, i))
+        q = cta.q.slots.index(same).reshape([64, cta.C]).load(A)
+        grad_out = cta.grad.slots.index(place).reshape([64, cta.C])
+        slot = ring.wait_full(cta.k, i, w)
+        k = cta.k.slots.index(slot).reshape([BLOCK_K, cta.C])
+        v = cta.v.slots.index(slot).reshape([BLOCK_K, cta.C])
         s = parts.load_bias(cta.bias_smem.index(w), BLOCK_K, True, cta.TRANSPOSED)
         s = mma(q, k.permute((1, 0)), s, is_async=True)
-        grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-        grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+        grad_p = mma(grad_out, v.permute((1, 0)), zeros(64, BLOCK_K), use_acc=False, is_async=True)
         undo_gate_of_row(i + 1, cta, w)
-        lse = cta.lse_smem.index(same).reshape([64]).load(by_row)
+        lse = cta.lse.slots.index(same).reshape([64]).load(by_row)
         delta = cta.delta_smem.index(same).load(by_row)
         unmasked = parts.announced(cta.unmasked_smem.index(stage))
         s, grad_p = mma_wait(0, [s, grad_p])
         # All copies from shared memory but those of the next row, which may use the place after.
         tma.store_wait(copies)
-        mbarrier.arrive(cta.query_empty.index(place))
-        if unmasked < (cta.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
+        mbarrier.arrive(cta.q.empty.index(place))
+        if unmasked < (cta.mask.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
             added = cta.mask_smem.index(slot).load(by_column).to(gl.float32)
             s = s * (unmasked > 0).to(gl.float32) + added[None, :]
         p = gl.exp2(s * (parts.LOG2E * cta.BIAS_SCALE) - lse[:, None])
         grad_s = p * (grad_p - delta[:, None])
         sums += grad_s
         grad_s = gl.convert_layout(grad_s.to(q.dtype), A_P)
-        grad_q = gl.full([64, cta.C], 0.0, gl.float32, OUT)
-        grad_q = mma(grad_s, k, grad_q, use_acc=False)
-        mbarrier.arrive(cta.empty.index(stage))
+        grad_q = mma(grad_s, k, zeros(64, cta.C), use_acc=False)
+        mbarrier.arrive(cta.k.empty.index(stage))
         if w > 0:
             # The first group has added the row before.
             mbarrier.wait(cta.other_empty, (i & 1) ^ 1)
@@ -266,7 +240,7 @@ def differentiate(w: gl.constexpr, cta):
     queries = cta.first_q + gl.arange(0, 64, layout=by_row)
     inside = queries < cta.num_queries
     keys = w * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
-    num_keys = 2 * BLOCK_K if cta.MORE_KEYS else cta.num_keys
+    num_keys = 2 * BLOCK_K if cta.MORE_KEYS else cta.mask.num_keys
     at = parts.sum_places(queries, keys, cta.num_queries, num_keys, cta.TRANSPOSED)
     gl.store(
         cta.partial + at, sums * cta.BIAS_SCALE, mask=inside[:, None] & (keys[None, :] < num_keys)
@@ -278,10 +252,9 @@ def differentiate(w: gl.constexpr, cta):
 def backward_queries_bias_kernel(
     q_desc, k_desc, v_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc, bias_desc,
     grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial, waiting,
-    mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
-    num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr,
-    TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
+    mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride, num_rows, num_heads,
+    num_queries, num_keys, scale, HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr,
+    SCALE_Q: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``MORE_KEYS``: there are more than these.
 
@@ -291,50 +264,42 @@ def backward_queries_bias_kernel(
     first_q, head, group, first_row, rows = parts.place_of_cta(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
-    dtype: gl.constexpr = q_desc.dtype
-    slots: gl.constexpr = 2 * STAGES
-    queries: gl.constexpr = [AHEAD, 1, 1, 64, 1, C]
-    q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    out_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    rest_smem = gl.allocate_shared_memory(rest_desc.dtype, queries, rest_desc.layout)
-    grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    gate_smem = gl.allocate_shared_memory(
-        dtype, queries if HAS_GATE else [1, 1, 1, 1, 1, C], q_desc.layout
+    q = ring.new(q_desc, AHEAD, 2)
+    out, rest = ring.along(q, out_desc, AHEAD), ring.along(q, rest_desc, AHEAD)
+    grad, lse = ring.along(q, grad_desc, AHEAD), ring.along(q, lse_desc, AHEAD)
+    gate = grad
+    if HAS_GATE:
+        gate = ring.along(q, gate_desc, AHEAD)
+    delta_smem = smem.numbers(gl.float32, AHEAD, 64)
+    result_smem = smem.tile(grad_q_desc)
+    # A group's keys are announced by TMA and, for the mask, by the loader; both give a row back.
+    k = ring.Ring(
+        k_desc,
+        smem.tiles(k_desc, 2 * STAGES),
+        smem.barriers(2 * STAGES, 2),
+        smem.barriers(STAGES, 2),
     )
-    lse_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 1, 1, 1, 64], lse_desc.layout)
-    delta_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 64], parts.FLAT)
-    result_smem = gl.allocate_shared_memory(dtype, [1, 1, 64, 1, C], q_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
-    tiles: gl.constexpr = parts.stacked(2, bias_desc.block_shape)
-    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
+    v = ring.along(k, v_desc, 2 * STAGES)
+    bias_smem = smem.tiles(bias_desc, 2)
     other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], parts.BY_THREAD)
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], parts.FLAT)
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], parts.FLAT)
-    raw, open, query_empty = new_barriers(AHEAD, 1), new_barriers(AHEAD, 2), new_barriers(AHEAD, 2)
-    full = new_barriers(slots, 2)  # announced by TMA and, for the mask, by the loader
-    empty = new_barriers(STAGES, 2)
+    mask_smem = smem.numbers(gl.bfloat16, 2 * STAGES, BLOCK_K)
+    unmasked_smem = smem.numbers(gl.int32, STAGES, 1)
+    open = smem.barriers(AHEAD, 2)
     # One allocation: the bias's is waited for once, but nothing may take its place.
-    more = new_barriers(3, 1)
-    bias_full, other_full, other_empty = more.index(0), more.index(1), more.index(2)
-    fence_async_shared()
+    more = smem.barriers(3, 1)
 
-    mask += batch.to(gl.int64) * mask_stride_b
     delta += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
     place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
     partial += place * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
+    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
     two_groups(Cta(
-        grad_q_desc, partial, waiting, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
-        q_smem, grad_smem, lse_smem, delta_smem, k_smem, v_smem, bias_smem, mask_smem,
-        unmasked_smem, result_smem, other_smem, other_full, other_empty,
-        open, query_empty, full, empty, bias_full,
-        first_q, rows, gl.to_tensor(num_queries), gl.to_tensor(num_keys),
-        grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, num_heads * statistics_stride,
-        scale, gate_smem, out_smem, rest_smem, raw, batch, head, first_row,
-        k_desc, v_desc, bias_desc, mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
-        q_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc,
-        HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS, GROUP_REGISTERS,
-    ), differentiate, load_rows)  # fmt: skip
+        q, grad, out, rest, gate, lse, delta_smem, k, v, bias_desc, bias_smem, mask, mask_smem,
+        unmasked_smem, grad_q_desc, result_smem, other_smem, more.index(1), more.index(2), open,
+        more.index(0), grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta,
+        num_heads * statistics_stride, partial, waiting, scale,
+        batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
+        gl.to_tensor(num_queries), HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS,
+    ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
 def launch(
@@ -355,16 +320,16 @@ def launch(
     lse = kept.lse
     rest = new_rest(q).zero_() if kept.rest is None else kept.rest
     blocks = triton.cdiv(inputs.num_queries, 64)
-    ctas, groups = dealt(inputs, blocks, ctas_an_sm=1, unit=blocks * inputs.num_heads)
+    ctas, groups = launches.dealt(inputs, blocks, ctas_an_sm=1, unit=blocks * inputs.num_heads)
     sums = new_sums(bias[..., :KEYS], groups)
-    q_desc = rows_descriptor(q, 64)
+    q_desc = launches.rows(q, 64)
     backward_queries_bias_kernel[(ctas, inputs.batch)](
-        q_desc, rows_descriptor(k, BLOCK_K.value), rows_descriptor(v, BLOCK_K.value),
-        q_desc if gate is None else rows_descriptor(gate, 64), rows_descriptor(kept.out, 64),
-        rows_descriptor(rest, 64), rows_descriptor(grad_out, 64), statistics_descriptor(lse, 64),
-        bias_descriptor(bias, q, 64, BLOCK_K.value), rows_descriptor(gradients.q, 64),
-        q_desc if gradients.gate is None else rows_descriptor(gradients.gate, 32),
-        rows_descriptor(shared.grad_ungated, 32), rows_descriptor(shared.q, 32), shared.delta, mask,
+        q_desc, launches.rows(k, BLOCK_K.value), launches.rows(v, BLOCK_K.value),
+        q_desc if gate is None else launches.rows(gate, 64), launches.rows(kept.out, 64),
+        launches.rows(rest, 64), launches.rows(grad_out, 64), launches.statistics(lse, 64),
+        launches.bias(bias, q, 64, BLOCK_K.value), launches.rows(gradients.q, 64),
+        q_desc if gradients.gate is None else launches.rows(gradients.gate, 32),
+        launches.rows(shared.grad_ungated, 32), launches.rows(shared.q, 32), shared.delta, mask,
         sums, lse if waiting is None else waiting, *inputs.mask_strides, lse.stride(2),
         *inputs.scalars,
         HAS_GATE=gate is not None, BIAS_SCALE=inputs.bias_scale, SCALE_Q=inputs.scales_q,

@@ -1,11 +1,9 @@
 """All gradients of a row on Hopper GPUs, where there is no bias and a row has up to 128 positions.
 
-Two warp groups (one for up to 64 keys) share a row and head: everything of it is in shared memory,
-so that weights are computed once and the gate's gradient takes no kernel of its own. A CTA
-goes through its rows in two stages: while one is computed, the next one is copied.
-
-Logits are transposed (keys x queries), as in `backward_keys`; their gradient goes through shared
-memory to be the left operand of the gradient of queries.
+One or two warp groups of 64 keys share a row and head: all of it is in shared memory, so that
+weights are computed once and the gate takes no kernel of its own. They load for themselves: while
+one row is computed, the next is copied. Logits are transposed (keys x queries), as in
+`backward_keys`; their gradient goes through shared memory to be a left operand, too.
 """
 
 from __future__ import annotations
@@ -16,20 +14,26 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import (
-    async_load,
     async_store,
     mma,
     mma_wait,
     reinterpret,
     thread_barrier,
 )
-from scalefold_kernels.gluon import new_barriers, product_int64, unsigned, widen
+from scalefold_kernels.gluon import product_int64, unsigned, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept
+from scalefold_kernels.ops.attention.hopper import launches
 from scalefold_kernels.ops.attention.hopper import why_not as why_not_hopper
-from scalefold_kernels.ops.attention.hopper.launch import gradient_rows, rows_descriptor
-from scalefold_kernels.ops.attention.hopper.parts import FLAT, LOG2E, count, load_mask, undo_gate
+from scalefold_kernels.ops.attention.hopper.parts import (
+    LOG2E,
+    Mask,
+    count,
+    load_mask,
+    undo_gate,
+)
 from scalefold_kernels.tma import padded
 
 STAGES = gl.constexpr(2)
@@ -61,30 +65,25 @@ def place_of(item, num_rows, num_heads):
 @gluon.jit
 def numbers_at(tile, place, C: gl.constexpr):
     """Room for one float32 a query within a tile (64, C) of bfloat16."""
-    return reinterpret(tile, gl.float32, [C // 2, 64], FLAT).index(place)
+    return reinterpret(tile, gl.float32, [C // 2, 64], smem.FLAT).index(place)
 
 
 @gluon.jit
-def load_row(
-    descs, tiles, ready, stage, item, num_rows, num_heads, wanted,
-    HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr, KEYS: gl.constexpr,
-):  # fmt: skip
+def load_row(rings, stage, item, num_rows, num_heads, wanted, HAS_GATE: gl.constexpr):
     """Start the copies of everything that a row's gradients are computed from."""
-    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc = descs
-    q_smem, k_smem, v_smem, gate_smem, out_smem, grad_smem = tiles
+    q, k, v, gate, out, grad = rings
     batch, row, head = place_of(item, num_rows, num_heads)
-    full = ready.index(stage)
-    parts: gl.constexpr = 4 if HAS_GATE else 3
-    size: gl.constexpr = parts * NUM_Q * 64 * C * 2 + 2 * KEYS * C * 2
-    mbarrier.expect(full, size, pred=wanted)
+    size: gl.constexpr = smem.tile_bytes(k.desc, v.desc, grad.desc, out.desc, q.desc)
+    gate_size: gl.constexpr = smem.tile_bytes(gate.desc) if HAS_GATE else 0
+    mbarrier.expect(q.full.index(stage), size + gate_size, pred=wanted)
     at = [batch, row, 0, head, 0]
-    async_load(k_desc, at, full, k_smem.index(stage), pred=wanted)
-    async_load(v_desc, at, full, v_smem.index(stage), pred=wanted)
-    async_load(grad_desc, at, full, grad_smem.index(stage), pred=wanted)
-    async_load(out_desc, at, full, out_smem.index(stage), pred=wanted)
+    ring.copy(k, stage, at, wanted)
+    ring.copy(v, stage, at, wanted)
+    ring.copy(grad, stage, at, wanted)
+    ring.copy(out, stage, at, wanted)
     if HAS_GATE:
-        async_load(gate_desc, at, full, gate_smem.index(stage), pred=wanted)
-    async_load(q_desc, at, full, q_smem.index(stage), pred=wanted)
+        ring.copy(gate, stage, at, wanted)
+    ring.copy(q, stage, at, wanted)
 
 
 @gluon.jit
@@ -92,7 +91,7 @@ def load_row_mask(mask, strides, batch, row, own, num_keys, KEYS: gl.constexpr):
     """Load a row's mask twice: all of it in every warp, and each thread's part of a tile's keys."""
     stride_b, stride_r, stride_k = strides
     start = mask + product_int64(batch, stride_b) + product_int64(row, stride_r)
-    row_mask = load_mask(start, 0, stride_k, row, num_keys, KEYS)  # the row begins there
+    row_mask = load_mask(Mask(start, 0, stride_k, num_keys), row, KEYS)  # the row begins there
     return row_mask, gl.load(start + own * stride_k, mask=own < num_keys, other=0.0)
 
 
@@ -165,34 +164,29 @@ def differentiate_block(
 
 @gluon.jit
 def backward_row_kernel(
-    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse,
-    grad_q_desc, grad_k_desc, grad_v_desc, grad_gate_desc,
-    mask, mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
-    num_items, num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr,
+    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse, grad_q_desc, grad_k_desc,
+    grad_v_desc, grad_gate_desc, mask, mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
+    num_items, num_rows, num_heads, num_queries, num_keys, scale, HAS_GATE: gl.constexpr,
+    C: gl.constexpr, NUM_Q: gl.constexpr,
 ):  # fmt: skip
     """See the module. Queries beyond the last read as zeros and so add nothing."""
     WARPS: gl.constexpr = gl.num_warps()
     KEYS: gl.constexpr = 16 * WARPS
     dtype: gl.constexpr = q_desc.dtype
-    whole: gl.constexpr = [STAGES, 1, 1, 64 * NUM_Q, 1, C]
-    q_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
-    grad_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
-    out_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
-    gate_rows = q_rows
+    q = ring.new(q_desc, STAGES, 0)
+    grad, out = ring.along(q, grad_desc, STAGES), ring.along(q, out_desc, STAGES)
+    gate = q
     if HAS_GATE:
-        gate_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
+        gate = ring.along(q, gate_desc, STAGES)
     # Copies are of all queries of a row, products of blocks of 64.
     blocks: gl.constexpr = [STAGES * NUM_Q, 1, 1, 64, 1, C]
-    q_smem = reinterpret(q_rows, dtype, blocks, q_desc.layout)
-    grad_smem = reinterpret(grad_rows, dtype, blocks, q_desc.layout)
-    out_smem = reinterpret(out_rows, dtype, blocks, q_desc.layout)
-    gate_smem = reinterpret(gate_rows, dtype, blocks, q_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
+    q_smem = reinterpret(q.slots, dtype, blocks, q_desc.layout)
+    grad_smem = reinterpret(grad.slots, dtype, blocks, q_desc.layout)
+    out_smem = reinterpret(out.slots, dtype, blocks, q_desc.layout)
+    gate_smem = reinterpret(gate.slots, dtype, blocks, q_desc.layout)
+    k_ring, v_ring = ring.along(q, k_desc, STAGES), ring.along(q, v_desc, STAGES)
     transposed: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     grad_s_smem = gl.allocate_shared_memory(dtype, [KEYS, 64], transposed)
-    ready = new_barriers(STAGES, 1)
     fence_async_shared()
     thread_barrier()
 
@@ -202,16 +196,12 @@ def backward_row_kernel(
     VECTORS: gl.constexpr = gl.BlockedLayout([1, 8], [32 // LANES, LANES], [WARPS, 1], [1, 0])
     queries = gl.arange(0, 64, layout=gl.SliceLayout(1, VECTORS))
 
-    descs = (q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc)
-    tiles = (q_rows, k_smem, v_smem, gate_rows, out_rows, grad_rows)
+    rings = q, k_ring, v_ring, gate, out, grad
     step = gl.num_programs(0)
     first = gl.program_id(0)
     for n in gl.static_range(STAGES):
         item = first + n * step
-        load_row(
-            descs, tiles, ready, n, item, num_rows, num_heads, item < num_items,
-            HAS_GATE, C, NUM_Q, KEYS,
-        )  # fmt: skip
+        load_row(rings, n, item, num_rows, num_heads, item < num_items, HAS_GATE)
     own = gl.arange(0, KEYS, layout=by_key)
     batch, row, head = place_of(first, num_rows, num_heads)
     mask_strides = mask_stride_b, mask_stride_r, mask_stride_k
@@ -221,7 +211,6 @@ def backward_row_kernel(
     for round_index in range(num_rounds):
         item = first + round_index * step
         batch, row, head = place_of(item, num_rows, num_heads)
-        stage = round_index % STAGES
         unmasked = count(row_mask)
         none_masked = unmasked == KEYS
         # If all keys are masked, all logits are 0, and all keys count as unmasked.
@@ -233,9 +222,9 @@ def backward_row_kernel(
             at_q = b * 64 + queries
             part = gl.load(lse_row + at_q, mask=at_q < num_queries, other=0.0)
             lse_tiles = lse_tiles + (part,)
-        mbarrier.wait(ready.index(stage), (round_index // STAGES) & 1)
-        k = k_smem.index(stage).reshape([KEYS, C])
-        v = v_smem.index(stage).reshape([KEYS, C])
+        stage = ring.wait_full(q, round_index)
+        k = k_ring.slots.index(stage).reshape([KEYS, C])
+        v = v_ring.slots.index(stage).reshape([KEYS, C])
         undo_gates(stage, lse_tiles, memory, gate_smem, HAS_GATE, C, NUM_Q, VECTORS)
         fence_async_shared()
         thread_barrier()
@@ -249,7 +238,7 @@ def backward_row_kernel(
         # This store and the next mask's load come no earlier, to save registers.
         if HAS_GATE:
             at = [batch, row, 0, head, 0]
-            async_store(grad_gate_desc, at, gate_rows.index(stage))
+            async_store(grad_gate_desc, at, gate.slots.index(stage))
         after = gl.minimum(item + step, num_items - 1)
         next_batch, next_row, _ = place_of(after, num_rows, num_heads)
         row_mask, own_mask = load_row_mask(
@@ -260,14 +249,12 @@ def backward_row_kernel(
         fence_async_shared()
         thread_barrier()
         at = [batch, row, 0, head, 0]
-        async_store(grad_v_desc, at, v_smem.index(stage))
-        async_store(grad_k_desc, at, k_smem.index(stage))
-        async_store(grad_q_desc, at, q_rows.index(stage))
+        async_store(grad_v_desc, at, v_ring.slots.index(stage))
+        async_store(grad_k_desc, at, k_ring.slots.index(stage))
+        async_store(grad_q_desc, at, q.slots.index(stage))
         tma.store_wait(0)
-        load_row(
-            descs, tiles, ready, stage, item + STAGES * step, num_rows, num_heads,
-            round_index + STAGES < num_rounds, HAS_GATE, C, NUM_Q, KEYS,
-        )  # fmt: skip
+        more = round_index + STAGES < num_rounds
+        load_row(rings, stage, item + STAGES * step, num_rows, num_heads, more, HAS_GATE)
 
 
 def why_not(function: str, inputs: Inputs) -> str | None:
@@ -291,14 +278,14 @@ def backward(
     ctas = min(items, CTAS_AN_SM * num_sms(q.device))
     # All positions of a row in one box.
     block, keys = 64 * num_q, 16 * num_warps
-    q_desc = rows_descriptor(q, block)
+    q_desc = launches.rows(q, block)
     backward_row_kernel[(ctas,)](
-        q_desc, rows_descriptor(k, keys), rows_descriptor(v, keys),
-        q_desc if gate is None else rows_descriptor(gate, block), rows_descriptor(kept.out, block),
-        rows_descriptor(gradient_rows(grad_out), block), kept.lse,
-        rows_descriptor(gradients.q, block), rows_descriptor(gradients.k, keys),
-        rows_descriptor(gradients.v, keys),
-        q_desc if gradients.gate is None else rows_descriptor(gradients.gate, block), mask,
+        q_desc, launches.rows(k, keys), launches.rows(v, keys),
+        q_desc if gate is None else launches.rows(gate, block), launches.rows(kept.out, block),
+        launches.rows(launches.gradient_rows(grad_out), block), kept.lse,
+        launches.rows(gradients.q, block), launches.rows(gradients.k, keys),
+        launches.rows(gradients.v, keys),
+        q_desc if gradients.gate is None else launches.rows(gradients.gate, block), mask,
         *inputs.mask_strides, kept.lse.stride(2), items, *inputs.scalars,
         HAS_GATE=gate is not None, C=padded(inputs.channels), NUM_Q=num_q, num_warps=num_warps,
         maxnreg=128,

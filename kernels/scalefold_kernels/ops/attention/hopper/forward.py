@@ -1,15 +1,11 @@
 """Forward kernel for Hopper GPUs; see `parts`.
 
-A CTA has one to four warp groups of 64 queries each. All read the same keys and values, which a
-warp of its own loads for them: with one group a CTA, the second-level cache brings them as
-often as there are blocks of queries in a row.
-
-Weights are powers of the logits as they are: to take a row's maximum away first would cost an
-instruction a logit, and no power could be taken before all logits of a block are known. float32
-holds the sums as long as logits are between -69 and 69; a CTA that meets a sum which says
-otherwise goes through its rows once more, with their maximum.
-
-The file is long since one kernel and its launch are one idea.
+One to four warp groups have 64 queries each and share keys and values, which the loader brings in a
+ring, the next row's queries, mask and gate behind a row's first keys. Weights are powers of the
+logits as they are: to take a row's maximum away first would cost an instruction a logit, and no
+power could be taken before all logits of a block are known. float32 holds the sums as long as
+logits are between -69 and 69; a CTA that meets other sums goes through its rows once more with
+their maximum, when all groups have ``finished``.
 """
 
 from __future__ import annotations
@@ -21,19 +17,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, new_barriers, opaque_zero, widen
+from scalefold_kernels import ring, smem
+from scalefold_kernels.compiler import async_store, mma, mma_wait, reinterpret
+from scalefold_kernels.gluon import mma_layout, opaque_zero, widen, zeros
 from scalefold_kernels.ops.attention.arguments import Inputs, Kept, transposed
-from scalefold_kernels.ops.attention.hopper import parts
-from scalefold_kernels.ops.attention.hopper.launch import (
-    bias_descriptor,
-    bias_rows,
-    dealt,
-    fitting,
-    key_slots,
-    places,
-    rows_descriptor,
-)
+from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.ops.attention.rest import OF_BFLOAT16, byte_of_rest
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
@@ -48,14 +36,11 @@ sum. Above the highest, float32 has room for the sums of values.
 
 Cta = namedtuple(
     "Cta",
-    "bias_desc again_smem q_desc k_desc v_desc gate_desc mask mask_stride_r mask_stride_k "
-    "out_desc rest_desc lse lse_stride "
-    "q_smem out_smem k_smem v_smem bias_smem mask_smem unmasked_smem rest_smem "
-    "full empty q_full q_empty gate_full bias_full finished row_full "
-    "batch head first_q first_row rows num_rows num_heads num_queries num_keys scale "
-    "HAS_GATE HAS_BIAS BIAS_SCALE TRANSPOSED KEEPS C BLOCK_K NUM_BLOCKS KEYS PLACES GROUPS",
+    "bias_desc q k v gate_desc mask out_desc rest_desc lse lse_stride out_smem bias_smem mask_smem "
+    "unmasked_smem again_smem rest_smem gate_full bias_full finished row_full "
+    "batch head first_q first_row rows num_rows num_heads num_queries scale "
+    "HAS_GATE HAS_BIAS BIAS_SCALE TRANSPOSED KEEPS C BLOCK_K NUM_BLOCKS KEYS GROUPS",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.constexpr_function
@@ -116,22 +101,18 @@ def attend_to_block(
     o, total, highest, q, j, before, scaling, cta, w: gl.constexpr, EXACT: gl.constexpr
 ):
     """Add block ``j`` of keys to the sums of values and weights and to the highest logit."""
-    # PLACES divides NUM_BLOCKS: a block has the same place in every row.
-    place = j % cta.PLACES
-    used = before * (cta.NUM_BLOCKS // cta.PLACES) + j // cta.PLACES
-    ready, phase = cta.full.index(place), used & 1
     masked = (before & 1) * (cta.mask_smem.shape[0] // 2) + j
     s = parts.load_bias(
         cta.bias_smem.index(w * cta.NUM_BLOCKS + j), cta.BLOCK_K, cta.HAS_BIAS, cta.TRANSPOSED
     )
-    mbarrier.wait(ready, phase)
-    k = cta.k_smem.index(place).reshape([cta.BLOCK_K, cta.C])
-    v = cta.v_smem.index(place).reshape([cta.BLOCK_K, cta.C])
+    place = parts.wait_block(cta.k, before, j, cta.NUM_BLOCKS)
+    k = cta.k.slots.index(place).reshape([cta.BLOCK_K, cta.C])
+    v = cta.v.slots.index(place).reshape([cta.BLOCK_K, cta.C])
     s = mma(q, k.permute((1, 0)), s, use_acc=cta.HAS_BIAS, is_async=True)
     s = mma_wait(0, [s])
     left, o, total, highest = softmax_weights(s, o, total, highest, masked, scaling, cta, EXACT)
     o = mma(left, v, o)
-    mbarrier.arrive(cta.empty.index(place))
+    mbarrier.arrive(cta.k.empty.index(place))
     return o, total, highest
 
 
@@ -160,7 +141,7 @@ def leave_mask(row_mask, mask_smem, unmasked_smem, cta):
     """Store how many keys of a row are unmasked and, if not all, what is added to their logits."""
     unmasked = parts.count(row_mask)
     if unmasked < cta.NUM_BLOCKS * cta.BLOCK_K:
-        parts.store_mask(row_mask, cta.num_keys, unmasked, mask_smem)
+        parts.store_mask(row_mask, cta.mask.num_keys, unmasked, mask_smem)
     parts.announce(unmasked, unmasked_smem, cta.row_full)
 
 
@@ -168,48 +149,34 @@ def leave_mask(row_mask, mask_smem, unmasked_smem, cta):
 def load_queries(row, cta):
     """Start the copies of a row's queries, all groups'."""
     for w in gl.static_range(cta.GROUPS):
-        q_full = cta.q_full.index(w)
-        mbarrier.expect(q_full, 64 * cta.C * 2)
         at = [cta.batch, row, cta.first_q + w * 64, cta.head, 0]
-        async_load(cta.q_desc, at, q_full, cta.q_smem.index(w))
+        smem.load(cta.q.desc, at, cta.q.full.index(w), cta.q.slots.index(w))
 
 
 @gluon.jit
 def load_rows(pass_index, cta):
     """Load what `attend_to_rows` reads, ahead of it."""
-    rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [2, cta.KEYS], parts.FLAT)
+    rows_smem = reinterpret(cta.mask_smem, gl.bfloat16, [2, cta.KEYS], smem.FLAT)
     load_queries(cta.first_row, cta)
-    row_mask = parts.load_mask(
-        cta.mask, cta.mask_stride_r, cta.mask_stride_k, cta.first_row, cta.num_keys, cta.KEYS
-    )
+    row_mask = parts.load_mask(cta.mask, cta.first_row, cta.KEYS)
     for i in range(cta.rows):
         before = pass_index * cta.rows + i
         row = cta.first_row + i
         stage = before & 1
         leave_mask(row_mask, rows_smem.index(stage), cta.unmasked_smem.index(stage), cta)
         for j in range(cta.NUM_BLOCKS):
-            # PLACES divides NUM_BLOCKS: a block has the same place in every row.
-            place = j % cta.PLACES
-            used = before * (cta.NUM_BLOCKS // cta.PLACES) + j // cta.PLACES
-            mbarrier.wait(cta.empty.index(place), (used & 1) ^ 1)
-            parts.load_keys(
-                cta.k_desc, cta.v_desc, cta.k_smem.index(place), cta.v_smem.index(place),
-                cta.full.index(place), cta.batch, row, j * cta.BLOCK_K, cta.head,
-            )  # fmt: skip
-            if j == cta.PLACES - 1:
+            place = parts.wait_room(cta.k, before, j, cta.NUM_BLOCKS)
+            parts.load_keys(cta.k, cta.v, place, cta.batch, row, j * cta.BLOCK_K, cta.head)
+            if j == cta.k.full.shape[0] - 1:
                 more = i + 1 < cta.rows
                 after = gl.where(more, row + 1, row)
-                row_mask = parts.load_mask(
-                    cta.mask, cta.mask_stride_r, cta.mask_stride_k, after, cta.num_keys, cta.KEYS
-                )
+                row_mask = parts.load_mask(cta.mask, after, cta.KEYS)
                 for w in gl.static_range(cta.GROUPS):
                     # All have the queries, and the result of the row before has left.
-                    mbarrier.wait(cta.q_empty.index(w), before & 1)
+                    mbarrier.wait(cta.q.empty.index(w), before & 1)
                     at = [cta.batch, row, cta.first_q + w * 64, cta.head, 0]
                     if cta.HAS_GATE:
-                        ready = cta.gate_full.index(w)
-                        mbarrier.expect(ready, 64 * cta.C * 2)
-                        async_load(cta.gate_desc, at, ready, cta.out_smem.index(w))
+                        smem.load(cta.gate_desc, at, cta.gate_full.index(w), cta.out_smem.index(w))
                 if more:
                     load_queries(row + 1, cta)
 
@@ -218,7 +185,7 @@ def load_rows(pass_index, cta):
 def load(cta):
     """The loader warp."""
     if cta.HAS_BIAS:
-        mbarrier.expect(cta.bias_full, cta.GROUPS * cta.NUM_BLOCKS * 64 * cta.BLOCK_K * 2)
+        mbarrier.expect(cta.bias_full, cta.GROUPS * cta.NUM_BLOCKS * smem.tile_bytes(cta.bias_desc))
         for w in gl.static_range(cta.GROUPS):
             for n in range(cta.NUM_BLOCKS):
                 tile = cta.bias_smem.index(w * cta.NUM_BLOCKS + n)
@@ -248,10 +215,7 @@ def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
 
     Pass 0 is the fast one. Pass 1 repeats all rows with their maximum, ``EXACT``.
     """
-    q_smem, out_smem = cta.q_smem.index(w), cta.out_smem.index(w)
-    q_full, q_empty = cta.q_full.index(w), cta.q_empty.index(w)
-    gate_full = cta.gate_full.index(w)
-    dtype: gl.constexpr = q_smem.dtype
+    out_smem, gate_full = cta.out_smem.index(w), cta.gate_full.index(w)
     S: gl.constexpr = mma_layout(cta.BLOCK_K)
     OUT: gl.constexpr = mma_layout(cta.C)
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
@@ -267,20 +231,20 @@ def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
         # Rows so far: how often a barrier was waited for in them gives its phase.
         before = pass_index * cta.rows + i
         stage = before & 1
-        mbarrier.wait(q_full, stage)
+        mbarrier.wait(cta.q.full.index(w), stage)
         mbarrier.wait(cta.row_full, stage)
-        q = q_smem.reshape([64, cta.C]).load(A)
+        q = cta.q.slots.index(w).reshape([64, cta.C]).load(A)
         unmasked = parts.announced(cta.unmasked_smem.index(stage))
         # The result of the row before has left the place.
         tma.store_wait(0)
-        mbarrier.arrive(q_empty)
+        mbarrier.arrive(cta.q.empty.index(w))
         if cta.HAS_BIAS:
-            q = (widen(q) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(dtype)
+            q = (widen(q) * (cta.scale * (1.0 / cta.BIAS_SCALE))).to(gl.bfloat16)
         none_masked = unmasked == cta.NUM_BLOCKS * cta.BLOCK_K
         factor = gl.where(unmasked > 0, unit, 0.0)
         highest = gl.full([64], float("-inf") if EXACT else 0.0, gl.float32, by_row)
-        total = parts.lane_sums(gl.full([64, cta.BLOCK_K], 0.0, gl.float32, S))
-        o = gl.full([64, cta.C], 0.0, gl.float32, OUT)
+        total = parts.lane_sums(zeros(64, cta.BLOCK_K))
+        o = zeros(64, cta.C)
         scaling = none_masked, factor, unit
         for j in range(cta.NUM_BLOCKS):
             o, total, highest = attend_to_block(
@@ -303,7 +267,7 @@ def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
 
 
 @gluon.jit
-def attend(cta, w: gl.constexpr):
+def compute(cta, w: gl.constexpr):
     """Warp group ``w``."""
     if cta.HAS_BIAS:
         mbarrier.wait(cta.bias_full, 0)
@@ -318,7 +282,7 @@ def attend(cta, w: gl.constexpr):
 def run_partition(cta, w: gl.constexpr):
     """Warp group ``w``; the loader is after the last."""
     if w < cta.GROUPS:
-        attend(cta, w)
+        compute(cta, w)
     else:
         load(cta)
 
@@ -335,13 +299,11 @@ def run_partitions(cta):
 
 @gluon.jit
 def forward_kernel(
-    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask, lse,
-    mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
-    num_rows, num_heads, num_queries, num_keys, scale,
+    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask, lse, mask_stride_b,
+    mask_stride_r, mask_stride_k, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr,
-    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
-    GROUPS: gl.constexpr,
+    TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
+    NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``KEYS``: the number of keys, rounded up to a power of 2.
 
@@ -352,42 +314,30 @@ def forward_kernel(
     )
     batch = gl.program_id(1)
 
-    dtype: gl.constexpr = q_desc.dtype
-    block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
-    q_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, 64, 1, C], q_desc.layout)
+    q = ring.new(q_desc, GROUPS, 1)
     # The gate is read from where the result is stored.
-    out_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, 64, 1, C], q_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    tiles: gl.constexpr = parts.stacked(
-        GROUPS * NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape
-    )
-    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
+    out_smem = smem.tiles(out_desc, GROUPS)
+    k = ring.new(k_desc, PLACES, GROUPS)
+    v = ring.along(k, v_desc, PLACES)
+    bias_smem = smem.tiles(bias_desc, GROUPS * NUM_BLOCKS if HAS_BIAS else 1)
     # Masks of the row that is computed and of the next.
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [2 * (KEYS // BLOCK_K), BLOCK_K], parts.FLAT)
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [2, 1], parts.FLAT)
-    again_smem = gl.allocate_shared_memory(gl.int32, [GROUPS, 1], parts.FLAT)
-    rests: gl.constexpr = [GROUPS if KEEPS else 1, 1, 1, 64, 1, C]
-    rest_smem = gl.allocate_shared_memory(rest_desc.dtype, rests, rest_desc.layout)
-    full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, GROUPS)
-    q_full, q_empty = new_barriers(GROUPS, 1), new_barriers(GROUPS, 1)
-    gate_full = new_barriers(GROUPS, 1) if HAS_GATE else q_full
-    others = new_barriers(2, 1)
-    bias_full, row_full = others.index(0), others.index(1)
-    finished = new_barriers(1, GROUPS).index(0)
+    mask_smem = smem.numbers(gl.bfloat16, 2 * (KEYS // BLOCK_K), BLOCK_K)
+    unmasked_smem = smem.numbers(gl.int32, 2, 1)
+    again_smem = smem.numbers(gl.int32, GROUPS, 1)
+    rest_smem = smem.tiles(rest_desc, GROUPS if KEEPS else 1)
+    gate_full = smem.barriers(GROUPS, 1) if HAS_GATE else q.full
+    others = smem.barriers(2, 1)
+    finished = smem.barriers(1, GROUPS).index(0)
     fence_async_shared()
 
-    mask += batch.to(gl.int64) * mask_stride_b
+    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
     run_partitions(Cta(
-        bias_desc, again_smem, q_desc, k_desc, v_desc, gate_desc,
-        mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
-        out_desc, rest_desc, lse, gl.to_tensor(lse_stride),
-        q_smem, out_smem, k_smem, v_smem, bias_smem, mask_smem, unmasked_smem, rest_smem,
-        full, empty, q_full, q_empty, gate_full, bias_full, finished, row_full,
+        bias_desc, q, k, v, gate_desc, mask, out_desc, rest_desc, lse, gl.to_tensor(lse_stride),
+        out_smem, bias_smem, mask_smem, unmasked_smem, again_smem, rest_smem,
+        gate_full, others.index(0), finished, others.index(1),
         batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
-        gl.to_tensor(num_queries), gl.to_tensor(num_keys), scale,
-        HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS,
-        C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
+        gl.to_tensor(num_queries), scale,
+        HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS, C, BLOCK_K, NUM_BLOCKS, KEYS, GROUPS,
     ))  # fmt: skip
 
 
@@ -395,16 +345,16 @@ def launch(inputs: Inputs, kept: Kept) -> None:
     """Fill what is kept of the result."""
     q, k, v, gate, mask, bias, *_ = inputs
     out, lse, rest = kept
-    bias = None if bias is None else bias_rows(bias)
+    bias = None if bias is None else launches.bias_rows(bias)
     sizes = constants(inputs)
     block, blocks = sizes["BLOCK_K"], triton.cdiv(inputs.num_queries, 64 * sizes["GROUPS"])
     # All blocks of a row and head share their keys, and so are under way at a time.
-    ctas, _ = dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
-    q_desc = rows_descriptor(q, 64)
+    ctas, _ = launches.dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
+    q_desc = launches.rows(q, 64)
     forward_kernel[(ctas, inputs.batch)](
-        q_desc, rows_descriptor(k, block), rows_descriptor(v, block),
-        q_desc if gate is None else rows_descriptor(gate, 64), bias_descriptor(bias, q, 64, block),
-        rows_descriptor(out, 64), rows_descriptor(out if rest is None else rest, 64), mask, lse,
+        q_desc, launches.rows(k, block), launches.rows(v, block),
+        q_desc if gate is None else launches.rows(gate, 64), launches.bias(bias, q, 64, block),
+        launches.rows(out, 64), launches.rows(out if rest is None else rest, 64), mask, lse,
         *inputs.mask_strides, lse.stride(2), *inputs.scalars,
         HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale,
         TRANSPOSED=transposed(bias), KEEPS=rest is not None, **sizes,
@@ -418,8 +368,8 @@ def constants(inputs: Inputs) -> dict[str, int]:
     blocks = triton.cdiv(inputs.num_keys, block)
     return sizes | {
         "NUM_BLOCKS": blocks,
-        "PLACES": places(sizes["PLACES"], blocks),
-        "KEYS": key_slots(inputs, block),
+        "PLACES": launches.places(sizes["PLACES"], blocks),
+        "KEYS": launches.key_slots(inputs, block),
         "C": padded(inputs.channels),
     }
 
@@ -431,4 +381,4 @@ def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
     rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * queries)
     rest = 0 if inputs.bias is None else channels * queries
     needed = bias + rows + rest + 4 * sizes["KEYS"]
-    return fitting(needed, sizes["GROUPS"] + 1, sizes["maxnreg"])
+    return launches.fitting(needed, sizes["GROUPS"] + 1, sizes["maxnreg"])

@@ -1,32 +1,28 @@
-"""What the kernels for Hopper GPUs share.
+"""What the attention kernels for Hopper GPUs share.
 
-They are written in Gluon, Triton's lower level. A CTA has 64 queries or keys of one head, for
-consecutive rows. Its tile of the bias stays in shared memory for all of them; what it goes through
-in blocks arrives by TMA in a ring of places, announced on barriers. CTAs of one warp group share an
-SM and so hide each other's waits. Forward with a bias and `backward_queries_bias` have several warp
-groups instead. These and `backward_keys` have a warp that loads.
-
-Layouts: ``S`` of logits, ``OUT`` of sums over keys or queries (both as the tensor cores leave
-them), ``A`` and ``A_P`` of their left operands in registers.
-
-With a bias, products start from it, and logits are in its unit, ``BIAS_SCALE``: queries are divided
-by it when they are scaled. A bias in bits has LOG2E * BIAS_SCALE == 1: nothing is multiplied.
-Queries whose products come in this unit have a factor of 1 in forward, and backward, unless
-``SCALE_Q``, leaves them alone.
+A CTA has 64 queries or keys of one head, for consecutive rows. Its tile of the bias stays in shared
+memory for all of them; what it goes through in blocks comes in a ring. Layouts: ``S`` of logits,
+``OUT`` of sums over keys or queries (both as the tensor cores leave them), ``A`` and ``A_P`` of
+their left operands in registers. See ``BIAS_SCALE`` for the unit of logits.
 """
+
+from collections import namedtuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, reinterpret
-from scalefold_kernels.gluon import mma_layout, widen
+from scalefold_kernels.gluon import mma_layout, widen, zeros
 
 LOG2E = gl.constexpr(1.4426950408889634)
 MASKED_LOGIT = gl.constexpr(-1e9)
 
-FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
-"""Layout of numbers in shared memory, one after the other."""
+# BIAS_SCALE, a constant of all kernels: with a bias, products start from it, and logits are in its
+# unit, so that queries are divided by it when they are scaled. A bias in bits has
+# LOG2E * BIAS_SCALE == 1: nothing is multiplied. Queries whose products come in this unit have a
+# factor of 1 in forward, and backward, unless ``SCALE_Q``, leaves them alone.
 
 LOADER_REGISTERS = gl.constexpr(24)
 """Registers of a loader warp's thread; the warp group gets those that it gives up."""
@@ -63,12 +59,6 @@ def lane_sums(x):
     return gl.sum(even + odd, 1)
 
 
-@gluon.constexpr_function
-def stacked(count, shape):
-    """Shape of ``count`` blocks one after the other."""
-    return [count, *shape]
-
-
 @gluon.jit
 def place_of_cta(num_positions, num_heads, num_rows, BLOCK: gl.constexpr = 64):
     """First position, head, group of rows, first row and number of rows of a CTA.
@@ -101,7 +91,7 @@ def load_bias(tile, N: gl.constexpr, HAS_BIAS: gl.constexpr, TRANSPOSED: gl.cons
     ``TRANSPOSED``: its dimensions are not in memory's order.
     """
     if not HAS_BIAS:
-        return gl.full([64, N], 0.0, gl.float32, mma_layout(N))
+        return zeros(64, N)
     flat = tile.reshape([tile.shape[2], tile.shape[3]])
     if TRANSPOSED:
         flat = flat.permute((1, 0))
@@ -117,13 +107,24 @@ def sum_places(queries, keys, num_queries, num_keys, TRANSPOSED: gl.constexpr):
     return at
 
 
+Mask = namedtuple("Mask", "start stride_r stride_k num_keys")
+"""Where the mask of a sample begins, strides of its rows and keys, number of keys."""
+
+
 @gluon.jit
-def load_mask(mask, stride_r, stride_k, row, num_keys, KEYS: gl.constexpr):
-    """The mask of a row; every warp holds all of it."""
+def mask_of(mask, batch, stride_b, stride_r, stride_k, num_keys):
+    """The `Mask` of a sample."""
+    start = mask + batch.to(gl.int64) * stride_b
+    return Mask(start, gl.to_tensor(stride_r), gl.to_tensor(stride_k), gl.to_tensor(num_keys))
+
+
+@gluon.jit
+def load_mask(mask, row, KEYS: gl.constexpr):
+    """A row of a `Mask`; every warp holds all of it."""
     layout: gl.constexpr = gl.BlockedLayout([KEYS // 32], [32], [gl.num_warps()], [0])
     keys = gl.arange(0, KEYS, layout=layout)
-    start = mask + row.to(gl.int64) * stride_r
-    return gl.load(start + keys * stride_k, mask=keys < num_keys, other=0.0)
+    start = mask.start + row.to(gl.int64) * mask.stride_r
+    return gl.load(start + keys * mask.stride_k, mask=keys < mask.num_keys, other=0.0)
 
 
 @gluon.jit
@@ -133,13 +134,13 @@ def count(row_mask):
 
 
 @gluon.jit
-def count_unmasked(mask, stride_r, stride_k, row, num_keys):
+def count_unmasked(mask, row):
     """How many keys of a row are unmasked; a loader warp has registers for 256 at a time."""
     PART: gl.constexpr = 256
     unmasked = 0
-    for first in range(0, num_keys, PART):
-        part = mask + first * stride_k
-        unmasked += count(load_mask(part, stride_r, stride_k, row, num_keys - first, PART))
+    for first in range(0, mask.num_keys, PART):
+        start, num_keys = mask.start + first * mask.stride_k, mask.num_keys - first
+        unmasked += count(load_mask(Mask(start, mask.stride_r, mask.stride_k, num_keys), row, PART))
     return unmasked
 
 
@@ -209,18 +210,42 @@ def store_mask(row_mask, num_keys, unmasked, mask_smem):
     keys = gl.arange(0, KEYS, layout=row_mask.type.layout)
     added = gl.where((row_mask != 0) | (unmasked == 0), 0.0, MASKED_LOGIT)
     added = gl.where(keys < num_keys, added, float("-inf"))
-    reinterpret(mask_smem, mask_smem.dtype, [KEYS], FLAT).store(added.to(mask_smem.dtype))
+    reinterpret(mask_smem, mask_smem.dtype, [KEYS], smem.FLAT).store(added.to(mask_smem.dtype))
 
 
 @gluon.jit
-def load_keys(
-    k_desc, v_desc, k_smem, v_smem, ready, batch, row, first_key, head, wanted=True
-):  # fmt: skip
-    """Start the copies of a block of keys and values, if it is wanted."""
+def block_place(blocks, i, j, NUM_BLOCKS: gl.constexpr):
+    """Place of block ``j`` of the ``i``-th row in a ring, and how often it was filled before.
+
+    Places divide NUM_BLOCKS (`launch.places`): a block has the same one in every row.
+    """
+    PLACES: gl.constexpr = blocks.full.shape[0]
+    return j % PLACES, i * (NUM_BLOCKS // PLACES) + j // PLACES
+
+
+@gluon.jit
+def wait_block(blocks, i, j, NUM_BLOCKS: gl.constexpr):
+    """Wait until block ``j`` of the ``i``-th row has come; returns its place."""
+    place, used = block_place(blocks, i, j, NUM_BLOCKS)
+    mbarrier.wait(blocks.full.index(place), used & 1)
+    return place
+
+
+@gluon.jit
+def wait_room(blocks, i, j, NUM_BLOCKS: gl.constexpr):
+    """Wait until there is room for block ``j`` of the ``i``-th row; returns its place."""
+    place, used = block_place(blocks, i, j, NUM_BLOCKS)
+    mbarrier.wait(blocks.empty.index(place), (used & 1) ^ 1)
+    return place
+
+
+@gluon.jit
+def load_keys(k, v, place, batch, row, first_key, head, wanted=True):
+    """Start the copies of a block of keys and values to a place of their ring, if it is wanted."""
     at = [batch, row, first_key, head, 0]
-    mbarrier.expect(ready, 2 * k_desc.block_type.nbytes, pred=wanted)
-    async_load(k_desc, at, ready, k_smem, pred=wanted)
-    async_load(v_desc, at, ready, v_smem, pred=wanted)
+    mbarrier.expect(k.full.index(place), smem.tile_bytes(k.desc, v.desc), pred=wanted)
+    ring.copy(k, place, at, wanted)
+    ring.copy(v, place, at, wanted)
 
 
 @gluon.jit

@@ -1,13 +1,10 @@
 """Backward of the residual linear map on Hopper GPUs: all gradients in one pass.
 
-A CTA keeps the weights of its inputs on the chip. A loader warp brings rows of the result's
-gradient and of ``h`` by TMA, some tiles ahead. Two warp groups share each tile of
-64 rows: each drops its half of the outputs in its place, makes half of the inputs' gradient, and
-sums the gradient of its half of the weights' rows in registers until the last tile. What is kept is
-scaled after the products. The bias's gradient is one more product, with ones.
-
-Legend: as `linear.triton`. Beyond the last row and channel TMA reads zeros and writes
-nothing.
+A CTA keeps the weights of its inputs; the loader brings 64 rows of the result's gradient and of
+``h`` at a time, in a ring. Two warp groups share a tile: each drops out its half of the outputs in
+place, waits for the other half (``dropped``), makes half of the inputs' gradient, and sums that of
+its half of the weights' rows in registers until the last tile. Products with ones sum the bias's.
+What is kept is scaled after the products. Legend: as `linear.triton`.
 """
 
 from collections import namedtuple
@@ -19,29 +16,26 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import tiles
-from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
+from scalefold_kernels import ring, smem, tiles
+from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, wait_empty
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, zeros
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Update
+from scalefold_kernels.smem import SUMS
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tma import padded, tiles_of
-
-ONES = gl.constexpr(8)
-"""Columns of ones, the least that this product takes."""
 
 PART = gl.constexpr(32)
 """Outputs whose dropout mask is applied at a time."""
 
 Cta = namedtuple(
     "Cta",
-    "grad_h_desc partial key layer threshold scale key_stride grad_smem h_smem weight_smem "
-    "ones_smem mask_smem out_smem full empty dropped weight_full order grad_desc h_desc "
-    "weight_desc C K SHARED BLOCK_K BLOCK_C COLUMN_BLOCKS STAGES GROUP_REGISTERS",
+    "grad_h_desc partial key layer threshold scale key_stride grad h weight_desc weight "
+    "weight_full ones mask_smem out_smem dropped order C K SHARED BLOCK_K BLOCK_C "
+    "COLUMN_BLOCKS",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
@@ -55,14 +49,11 @@ def load(cta):
     """The loader warp."""
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_K
     sample, first, first_tile = parts.start(cta, gl.program_id(0) // cta.COLUMN_BLOCKS)
-    mbarrier.expect(cta.weight_full, cta.BLOCK_C * cta.BLOCK_K * 2)
-    async_load(cta.weight_desc, [0, column], cta.weight_full, cta.weight_smem)
+    smem.load(cta.weight_desc, [0, column], cta.weight_full, cta.weight)
     n = gl.to_tensor(0)
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
         at = parts.line_of(cta, sample, tile)
-        slot, bar = wait_empty(cta.full, cta.empty, n, ROWS * (cta.BLOCK_C + cta.BLOCK_K) * 2)
-        parts.load_box(cta.grad_desc, [at, first, 0], bar, cta.grad_smem.index(slot))
-        parts.load_box(cta.h_desc, [at, first, column], bar, cta.h_smem.index(slot))
+        ring.load_pair(cta.grad, cta.h, n, [at, first, 0], [at, first, column])
         n += 1
 
 
@@ -71,9 +62,8 @@ def compute(w: gl.constexpr, cta):
     """Warp group ``w``."""
     HALF_C: gl.constexpr = cta.BLOCK_C // 2
     HALF_K: gl.constexpr = cta.BLOCK_K // 2
-    OUT: gl.constexpr = mma_layout(HALF_K)
     SUM: gl.constexpr = mma_layout(cta.BLOCK_K)
-    BIAS: gl.constexpr = mma_layout(ONES)
+    BIAS: gl.constexpr = mma_layout(SUMS)
     L: gl.constexpr = mma_layout(PART)
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_K
@@ -84,20 +74,18 @@ def compute(w: gl.constexpr, cta):
     if cta.SHARED == 1:
         mask_tile = cta.mask_smem.index(w)
         parts.hash_positions(mask_tile, state, first, w * HALF_C, cta.threshold)
-    zero = gl.full([ROWS, HALF_K], 0.0, gl.float32, OUT)
-    weight_sum = gl.full([HALF_C, cta.BLOCK_K], 0.0, gl.float32, SUM)
-    bias_sum = gl.full([HALF_C, ONES], 0.0, gl.float32, BIAS)
+    zero = zeros(ROWS, HALF_K)
+    weight_sum = zeros(HALF_C, cta.BLOCK_K)
+    bias_sum = zeros(HALF_C, SUMS)
     out_tile = cta.out_smem.index(w)
-    weight = cta.weight_smem.slice(w * HALF_K, HALF_K, dim=1)
+    weight = cta.weight.slice(w * HALF_K, HALF_K, dim=1)
     n = gl.to_tensor(0)
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
         # Each time: the barrier must stay what its memory is for.
         mbarrier.wait(cta.weight_full, 0)
-        slot = n % cta.STAGES
-        phase = (n // cta.STAGES) & 1
-        grad_tile = cta.grad_smem.index(slot)
+        slot = ring.wait_full(cta.grad, n)
+        grad_tile = cta.grad.slots.index(slot)
         half = grad_tile.slice(w * HALF_C, HALF_C, dim=1)
-        mbarrier.wait(cta.full.index(slot), phase)
         if cta.SHARED > 0:
             for part in gl.static_range(HALF_C // PART):
                 piece = half.slice(part * PART, PART, dim=1)
@@ -114,11 +102,11 @@ def compute(w: gl.constexpr, cta):
             fence_async_shared()
             # Both halves are dropped before either group multiplies with the whole.
             mbarrier.arrive(cta.dropped.index(slot))
-            mbarrier.wait(cta.dropped.index(slot), phase)
+            mbarrier.wait(cta.dropped.index(slot), ring.phase(cta.grad, n))
         grad_h = mma(grad_tile, weight, zero, use_acc=False, is_async=True)
         transposed = half.permute((1, 0))
-        bias_sum = mma(transposed, cta.ones_smem, bias_sum, is_async=True)
-        weight_sum = mma(transposed, cta.h_smem.index(slot), weight_sum, is_async=True)
+        bias_sum = mma(transposed, cta.ones, bias_sum, is_async=True)
+        weight_sum = mma(transposed, cta.h.slots.index(slot), weight_sum, is_async=True)
         grad_h = mma_wait(2, [grad_h])
         if cta.SHARED > 0:
             grad_h *= cta.scale
@@ -127,9 +115,9 @@ def compute(w: gl.constexpr, cta):
         out_tile.store(grad_h.to(out_tile.dtype))
         fence_async_shared()
         at = [parts.line_of(cta, sample, tile), first, column + w * HALF_K]
-        async_store(cta.grad_h_desc, at, parts.boxed(out_tile, cta.grad_h_desc))
+        async_store(cta.grad_h_desc, at, smem.as_described(out_tile, cta.grad_h_desc))
         bias_sum, weight_sum = mma_wait(0, [bias_sum, weight_sum])
-        mbarrier.arrive(cta.empty.index(slot))
+        mbarrier.arrive(cta.grad.empty.index(slot))
         n += 1
     if cta.SHARED > 0:
         weight_sum *= cta.scale
@@ -140,7 +128,7 @@ def compute(w: gl.constexpr, cta):
     inside = (c < cta.C)[:, None] & (k < cta.K)[None, :]
     gl.store(partial + c[:, None] * cta.K + k[None, :], weight_sum, mask=inside)
     c = w * HALF_C + gl.arange(0, HALF_C, layout=gl.SliceLayout(1, BIAS))
-    one = gl.arange(0, ONES, layout=gl.SliceLayout(0, BIAS)) + column
+    one = gl.arange(0, SUMS, layout=gl.SliceLayout(0, BIAS)) + column
     inside = (c < cta.C)[:, None] & (one == 0)[None, :]
     gl.store(partial + cta.C * cta.K + c[:, None] + one[None, :], bias_sum, mask=inside)
     tma.store_wait(0)
@@ -148,45 +136,30 @@ def compute(w: gl.constexpr, cta):
 
 @gluon.jit(do_not_specialize=["layer"])
 def residual_linear_backward_hopper_kernel(
-    grad_desc, h_desc, weight_desc, grad_h_desc,
-    partial, key, layer, threshold, scale, key_stride,
-    order,
-    C: gl.constexpr, K: gl.constexpr, SHARED: gl.constexpr,
-    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
-    STAGES: gl.constexpr,
+    grad_desc, h_desc, weight_desc, grad_h_desc, partial, key, layer, threshold, scale, key_stride,
+    order, C: gl.constexpr, K: gl.constexpr, SHARED: gl.constexpr, BLOCK_K: gl.constexpr,
+    BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """As `linear.triton.residual_linear_backward_kernel`; see the module.
 
     ``order`` is a `Order`, whose groups of lines have a CTA each.
     """
-    dtype: gl.constexpr = grad_desc.dtype
-    ones_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ONES], gl.bfloat16)
-    grad_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_C], gl.bfloat16)
-    h_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_K], gl.bfloat16)
-    out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_K // 2], gl.bfloat16)
     bits_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
-    FLAT: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])
-    grad_smem = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_C], grad_layout)
-    h_smem = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_K], h_layout)
-    weight_smem = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_K], weight_desc.layout)
-    out_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_K // 2], out_layout)
-    ones_smem = gl.allocate_shared_memory(dtype, [ROWS, ONES], ones_layout)
+    ones = smem.ones().index(0)
+    grad = ring.of_slots(grad_desc, smem.matrices(STAGES, ROWS, BLOCK_C), 2)
+    h = ring.Ring(h_desc, smem.matrices(STAGES, ROWS, BLOCK_K), grad.full, grad.empty)
     mask_smem = gl.allocate_shared_memory(
         gl.int16, [2, 8 if SHARED == 1 else 1, BLOCK_C // 2], bits_layout
     )
-    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
-    dropped = new_barriers(STAGES, 2) if SHARED > 0 else full
-    weight_full = new_barriers(1, 1).index(0)
-    ones_smem.store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, FLAT))
-    fence_async_shared()
-    order = parts.tensors(order)
+    out_smem = smem.matrices(2, ROWS, BLOCK_K // 2)
+    dropped = smem.barriers(STAGES, 2) if SHARED > 0 else grad.full
     two_groups(Cta(
         grad_h_desc, partial, key, gl.to_tensor(layer), gl.to_tensor(threshold),
-        gl.to_tensor(scale), gl.to_tensor(key_stride), grad_smem, h_smem, weight_smem, ones_smem,
-        mask_smem, out_smem, full, empty, dropped, weight_full, order, grad_desc, h_desc,
-        weight_desc, C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES, GROUP_REGISTERS,
-    ), compute, load)  # fmt: skip
+        gl.to_tensor(scale), gl.to_tensor(key_stride), grad, h, weight_desc, smem.tile(weight_desc),
+        smem.barrier(), ones, mask_smem, out_smem, dropped, parts.tensors(order),
+        C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS,
+    ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
 def backward(

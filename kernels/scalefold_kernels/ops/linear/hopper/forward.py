@@ -1,13 +1,9 @@
-"""Forward of the residual linear map on Hopper GPUs, in Gluon, the level below Triton.
+"""Forward of the residual linear map on Hopper GPUs; legend as `linear.triton`.
 
-A CTA keeps the weights of its columns on the chip. A loader warp brings rows of the residual
-and of what is multiplied by TMA, some tiles ahead; two warp groups have 64 rows
-each. Of a mask that lines share a tile is eight positions of eight lines: a warp group stays at its
-positions, whose mask is in its registers. Results leave by TMA from where the residual
-was.
-
-Legend: as `linear.triton`. Beyond the last row and channel TMA reads zeros and writes
-nothing.
+A CTA keeps the weights of its columns. The loader brings ``h`` and the residual in a ring each, 64
+rows for each of two warp groups. A group gives ``h`` back after its product, and adds the update to
+the residual in its place, which is given back when TMA has stored it. Of a mask that lines share, a
+tile is eight positions of eight lines: a group stays at its positions, their mask in registers.
 """
 
 from collections import namedtuple
@@ -19,10 +15,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import tiles
-from scalefold_kernels.compiler import async_load, async_store, mma
+from scalefold_kernels import ring, smem, tiles
+from scalefold_kernels.compiler import async_store, mma
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Update
@@ -30,11 +26,9 @@ from scalefold_kernels.tma import padded, tiles_of
 
 Cta = namedtuple(
     "Cta",
-    "out_desc bias key layer threshold scale key_stride h_smem x_smem weight_smem mask_smem "
-    "h_full h_empty x_full x_empty weight_full order h_desc x_desc weight_desc C SHARED "
-    "BLOCK_K BLOCK_C COLUMN_BLOCKS H_STAGES X_STAGES GROUP_REGISTERS",
+    "out_desc bias key layer threshold scale key_stride h x weight_desc weight weight_full "
+    "mask_smem order C SHARED BLOCK_K BLOCK_C COLUMN_BLOCKS X_STAGES",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
@@ -48,8 +42,7 @@ def start_of(w, cta):
 def load(cta):
     """The loader warp."""
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_C
-    mbarrier.expect(cta.weight_full, cta.BLOCK_C * cta.BLOCK_K * 2)
-    async_load(cta.weight_desc, [column, 0], cta.weight_full, cta.weight_smem)
+    smem.load(cta.weight_desc, [column, 0], cta.weight_full, cta.weight)
     sample0, first0, tile0 = start_of(0, cta)
     sample1, first1, tile1 = start_of(1, cta)
     n = gl.to_tensor(0)
@@ -61,16 +54,8 @@ def load(cta):
                     at, first = parts.line_of(cta, sample0, mine), first0
                 else:
                     at, first = parts.line_of(cta, sample1, mine), first1
-                place = n % cta.H_STAGES * 2 + w
-                mbarrier.wait(cta.h_empty.index(place), ((n // cta.H_STAGES) & 1) ^ 1)
-                ready = cta.h_full.index(place)
-                mbarrier.expect(ready, ROWS * cta.BLOCK_K * 2)
-                parts.load_box(cta.h_desc, [at, first, 0], ready, cta.h_smem.index(place))
-                place = n % cta.X_STAGES * 2 + w
-                mbarrier.wait(cta.x_empty.index(place), ((n // cta.X_STAGES) & 1) ^ 1)
-                ready = cta.x_full.index(place)
-                mbarrier.expect(ready, ROWS * cta.BLOCK_C * 2)
-                parts.load_box(cta.x_desc, [at, first, column], ready, cta.x_smem.index(place))
+                ring.load(cta.h, n, [at, first, 0], w)
+                ring.load(cta.x, n, [at, first, column], w)
         n += 1
 
 
@@ -88,15 +73,14 @@ def compute(w, cta):
     if cta.SHARED == 1:
         parts.hash_positions(cta.mask_smem.index(w), state, first, column, cta.threshold)
         factor = gl.where(parts.load_mask(cta.mask_smem.index(w)) != 0, cta.scale, 0.0)
-    zero = gl.full([ROWS, cta.BLOCK_C], 0.0, gl.float32, OUT)
+    zero = zeros(ROWS, cta.BLOCK_C)
     n = gl.to_tensor(0)
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
         # Each time: the barrier must stay what its memory is for.
         mbarrier.wait(cta.weight_full, 0)
-        place = n % cta.H_STAGES * 2 + w
-        mbarrier.wait(cta.h_full.index(place), (n // cta.H_STAGES) & 1)
-        update = mma(cta.h_smem.index(place), cta.weight_smem.permute((1, 0)), zero, use_acc=False)
-        mbarrier.arrive(cta.h_empty.index(place))
+        place = ring.wait_full(cta.h, n, w)
+        update = mma(cta.h.slots.index(place), cta.weight.permute((1, 0)), zero, use_acc=False)
+        mbarrier.arrive(cta.h.empty.index(place))
         update += shift[None, :]
         if cta.SHARED == 1:
             update *= factor
@@ -109,56 +93,42 @@ def compute(w, cta):
             # The tile before has left: its place may be filled.
             tma.store_wait(0)
             if n > 0:
-                mbarrier.arrive(cta.x_empty.index((n - 1) % cta.X_STAGES * 2 + w))
-        place = n % cta.X_STAGES * 2 + w
-        x_tile = cta.x_smem.index(place)
-        mbarrier.wait(cta.x_full.index(place), (n // cta.X_STAGES) & 1)
+                mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, n - 1, w)))
+        place = ring.wait_full(cta.x, n, w)
+        x_tile = cta.x.slots.index(place)
         x_tile.store((widen(x_tile.load(OUT)) + update).to(x_tile.dtype))
         fence_async_shared()
         at = [parts.line_of(cta, sample, tile), first, column]
-        async_store(cta.out_desc, at, parts.boxed(x_tile, cta.out_desc))
+        async_store(cta.out_desc, at, smem.as_described(x_tile, cta.out_desc))
         if cta.X_STAGES == 1:
             tma.store_wait(0)
-            mbarrier.arrive(cta.x_empty.index(place))
+            mbarrier.arrive(cta.x.empty.index(place))
         n += 1
     tma.store_wait(0)
 
 
 @gluon.jit(do_not_specialize=["layer"])
 def residual_linear_forward_hopper_kernel(
-    x_desc, h_desc, weight_desc, out_desc,
-    bias, key, layer, threshold, scale, key_stride,
-    order,
-    C: gl.constexpr, SHARED: gl.constexpr,
-    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
-    H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+    x_desc, h_desc, weight_desc, out_desc, bias, key, layer, threshold, scale, key_stride, order,
+    C: gl.constexpr, SHARED: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr,
+    COLUMN_BLOCKS: gl.constexpr, H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """As `linear.triton.residual_linear_forward_kernel`; see the module.
 
     ``order`` is a `Order`, whose groups of lines have a warp group each.
     """
-    dtype: gl.constexpr = x_desc.dtype
-    h_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_K], gl.bfloat16)
-    x_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_C], gl.bfloat16)
     bits_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
-    h_smem = gl.allocate_shared_memory(dtype, [2 * H_STAGES, ROWS, BLOCK_K], h_layout)
-    x_smem = gl.allocate_shared_memory(dtype, [2 * X_STAGES, ROWS, BLOCK_C], x_layout)
+    h = ring.of_slots(h_desc, smem.matrices(2 * H_STAGES, ROWS, BLOCK_K), 1)
+    x = ring.of_slots(x_desc, smem.matrices(2 * X_STAGES, ROWS, BLOCK_C), 1)
     mask_smem = gl.allocate_shared_memory(
         gl.int8, [2, 8 if SHARED == 1 else 1, BLOCK_C], bits_layout
     )
-    weight_smem = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_K], weight_desc.layout)
-    h_full, h_empty = new_barriers(2 * H_STAGES, 1), new_barriers(2 * H_STAGES, 1)
-    x_full, x_empty = new_barriers(2 * X_STAGES, 1), new_barriers(2 * X_STAGES, 1)
-    weight_full = new_barriers(1, 1).index(0)
-    fence_async_shared()
-    order = parts.tensors(order)
     two_groups(Cta(
         out_desc, bias, key, gl.to_tensor(layer), gl.to_tensor(threshold), gl.to_tensor(scale),
-        gl.to_tensor(key_stride), h_smem, x_smem, weight_smem, mask_smem, h_full, h_empty, x_full,
-        x_empty, weight_full, order, h_desc, x_desc, weight_desc, C, SHARED, BLOCK_K, BLOCK_C,
-        COLUMN_BLOCKS, H_STAGES, X_STAGES, GROUP_REGISTERS,
-    ), compute, load, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
+        gl.to_tensor(key_stride), h, x, weight_desc, smem.tile(weight_desc), smem.barrier(),
+        mask_smem, parts.tensors(order), C, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, X_STAGES,
+    ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) -> Tensor:

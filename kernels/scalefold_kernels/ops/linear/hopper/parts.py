@@ -8,7 +8,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels.compiler import async_load, reinterpret
 from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import ROWS, mma_layout
 from scalefold_kernels.ops.linear.op import Update
@@ -47,18 +46,6 @@ def start(cta, group):
 def line_of(cta, sample, tile):
     """First line of a tile."""
     return sample * cta.order.sample_lines + tile * lines_of(cta.SHARED)
-
-
-@gluon.jit
-def boxed(tile, desc):
-    """A tile of rows as the lines and positions that TMA takes."""
-    return reinterpret(tile, desc.dtype, desc.block_shape, desc.layout)
-
-
-@gluon.jit
-def load_box(desc, at, ready, tile):
-    """Start the copy of lines and positions to a tile of rows."""
-    async_load(desc, at, ready, boxed(tile, desc))
 
 
 @gluon.constexpr_function

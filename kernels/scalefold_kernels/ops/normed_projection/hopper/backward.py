@@ -1,9 +1,9 @@
 """Backward of normalised projections on Hopper GPUs, all but the wide weights' gradients.
 
-The gradient of the normalised rows stays on the chip, from the product with the weights through
-LayerNorm's backward to the sum with x's gradient from elsewhere; the normalised rows are written
-for the product that gives the weights' gradients. What is summed over rows is summed by products
-with ones.
+The loader brings blocks of the outputs' gradient, for each of two warp groups, and of the weights,
+for both; then x and its gradient from elsewhere. A group multiplies block after block, does
+LayerNorm's backward on the chip and overwrites x and its gradient, which leave by TMA; normalised
+rows are for the weights' gradients. Products with ones sum over rows, in registers to the end.
 """
 
 from collections import namedtuple
@@ -15,17 +15,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import tiles
-from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import (
-    ROWS,
-    columns,
-    mma_layout,
-    new_barriers,
-    opaque_zero,
-    two_groups,
-    widen,
-)
+from scalefold_kernels import ring, smem, tiles
+from scalefold_kernels.compiler import async_store, mma, mma_wait
+from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen, zeros
 from scalefold_kernels.ops.normed_projection.arguments import (
     MAX_FEW_OUTPUTS,
     Gradients,
@@ -34,11 +26,9 @@ from scalefold_kernels.ops.normed_projection.arguments import (
 )
 from scalefold_kernels.ops.normed_projection.hopper.forward import few_block
 from scalefold_kernels.rows import Rows, rows_of
+from scalefold_kernels.smem import SUMS
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tma import num_ctas, padded, tiles_of, within_reach
-
-ONES = gl.constexpr(8)
-"""Columns of ones, the fewest that a product takes."""
 
 PART = gl.constexpr(64)
 """Channels whose gradients a warp group computes at a time, to save registers."""
@@ -46,13 +36,10 @@ PART = gl.constexpr(64)
 Cta = namedtuple(
     "Cta",
     "norm_smem stats sums first_scale few_scale few_ptr few_stride few_stride_s normed_desc "
-    "grad_x_desc grad_smem weight_smem few_weight few_smem ones_smem spare_smem x_smem "
-    "through_smem grad_full grad_empty weight_full weight_empty rows_full rows_empty "
-    "few_full num_rows num_tiles grad_desc weight_desc few_desc x_desc through_desc C P S "
-    "BLOCKS SCALED FIRST_BIASED BLOCK_C BLOCK_P BLOCK_S FEW STAGES HAS_THROUGH HAS_FEW "
-    "GROUP_REGISTERS",
+    "grad_x_desc grad weight few_desc few_weight few_full few_smem ones spare_smem x through "
+    "num_rows num_tiles C P S BLOCKS SCALED FIRST_BIASED BLOCK_C BLOCK_P BLOCK_S FEW HAS_THROUGH "
+    "HAS_FEW",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
@@ -62,41 +49,25 @@ def load(cta):
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         for block in range(cta.BLOCKS):
-            slot = i % cta.STAGES
-            phase = ((i // cta.STAGES) & 1) ^ 1
-            mbarrier.wait(cta.weight_empty.index(slot), phase)
-            ready = cta.weight_full.index(slot)
-            mbarrier.expect(ready, cta.BLOCK_P * cta.BLOCK_C * 2)
-            async_load(
-                cta.weight_desc, [block * cta.BLOCK_P, 0], ready, cta.weight_smem.index(slot)
-            )
+            ring.load(cta.weight, i, [block * cta.BLOCK_P, 0])
             for w in gl.static_range(2):
-                place = 2 * slot + w
-                mbarrier.wait(cta.grad_empty.index(place), phase)
-                ready = cta.grad_full.index(place)
-                mbarrier.expect(ready, ROWS * cta.BLOCK_P * 2)
-                at = [(2 * tile + w) * ROWS, block * cta.BLOCK_P]
-                async_load(cta.grad_desc, at, ready, cta.grad_smem.index(place))
+                ring.load(cta.grad, i, [(2 * tile + w) * ROWS, block * cta.BLOCK_P], w)
             i += 1
         if cta.HAS_FEW:
             if n == 0:
-                mbarrier.expect(cta.few_full, cta.BLOCK_S * cta.BLOCK_C * 2)
-                async_load(cta.few_desc, [0, 0], cta.few_full, cta.few_weight)
+                smem.load(cta.few_desc, [0, 0], cta.few_full, cta.few_weight)
         for w in gl.static_range(2):
             at = [(2 * tile + w) * ROWS, 0]
-            mbarrier.wait(cta.rows_empty.index(w), (n & 1) ^ 1)
             if cta.HAS_THROUGH:
-                mbarrier.expect(cta.rows_full.index(w), 2 * ROWS * cta.BLOCK_C * 2)
-                async_load(cta.through_desc, at, cta.rows_full.index(w), cta.through_smem.index(w))
+                ring.load_pair(cta.through, cta.x, n, at, at, w)
             else:
-                mbarrier.expect(cta.rows_full.index(w), ROWS * cta.BLOCK_C * 2)
-            async_load(cta.x_desc, at, cta.rows_full.index(w), cta.x_smem.index(w))
+                ring.load(cta.x, n, at, w)
         n += 1
 
 
 @gluon.jit
 def add_rows(sums, x, spare, ones):
-    """Sums over rows, added to ``sums`` (PART, ONES) by a product with ones."""
+    """Sums over rows, added to ``sums`` (PART, SUMS) by a product with ones."""
     spare.store(x.to(spare.dtype))
     fence_async_shared()
     return mma(spare.permute((1, 0)), ones, sums)
@@ -158,6 +129,13 @@ def load_few(cta, first, BLOCK_S: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
+def give_back(cta, i, w):
+    """The places of block ``i`` of weight and gradient."""
+    mbarrier.arrive(cta.weight.empty.index(ring.place(cta.weight, i)))
+    mbarrier.arrive(cta.grad.empty.index(ring.place(cta.grad, i, w)))
+
+
+@gluon.jit
 def multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST: gl.constexpr):
     """Gradient of the normalised rows of the ``n``-th tile, and ``bias_sums`` with its rows.
 
@@ -165,38 +143,30 @@ def multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST: gl.constex
     multiplied by ``first_scale``.
     """
     THIN: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [2, 2], [0, 1])
-    grad_normed = gl.full([ROWS, cta.BLOCK_C], 0.0, gl.float32, mma_layout(cta.BLOCK_C))
+    grad_normed = zeros(ROWS, cta.BLOCK_C)
     for block in range(FIRST):
         i = n * cta.BLOCKS + block
-        slot = i % cta.STAGES
-        place = 2 * slot + w
-        mbarrier.wait(cta.weight_full.index(slot), (i // cta.STAGES) & 1)
-        mbarrier.wait(cta.grad_full.index(place), (i // cta.STAGES) & 1)
-        grad_normed = mma(cta.grad_smem.index(place), cta.weight_smem.index(slot), grad_normed)
-        mbarrier.arrive(cta.weight_empty.index(slot))
-        mbarrier.arrive(cta.grad_empty.index(place))
+        slot, place = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
+        grad_normed = mma(cta.grad.slots.index(place), cta.weight.slots.index(slot), grad_normed)
+        mbarrier.arrive(cta.weight.empty.index(slot))
+        mbarrier.arrive(cta.grad.empty.index(place))
         if cta.SCALED > 0:
             if block == cta.SCALED - 1:
                 grad_normed *= cta.first_scale
     added = ()
     for block in gl.static_range(FIRST, cta.BLOCKS):
         i = n * cta.BLOCKS + block
-        slot = i % cta.STAGES
-        place = 2 * slot + w
-        mbarrier.wait(cta.weight_full.index(slot), (i // cta.STAGES) & 1)
-        mbarrier.wait(cta.grad_full.index(place), (i // cta.STAGES) & 1)
-        transposed = cta.grad_smem.index(place).permute((1, 0))
+        slot, place = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
+        transposed = cta.grad.slots.index(place).permute((1, 0))
         bias_sum = mma(transposed, ones, bias_sums[block - FIRST], is_async=True)
         added = added + (bias_sum,)
         grad_normed = mma(
-            cta.grad_smem.index(place), cta.weight_smem.index(slot), grad_normed, is_async=True
+            cta.grad.slots.index(place), cta.weight.slots.index(slot), grad_normed, is_async=True
         )
         if block > FIRST:
             # This block's two products may be under way; those of the block before are done.
             grad_normed = mma_wait(1, [grad_normed])
-            before = (i - 1) % cta.STAGES
-            mbarrier.arrive(cta.weight_empty.index(before))
-            mbarrier.arrive(cta.grad_empty.index(2 * before + w))
+            give_back(cta, i - 1, w)
     if cta.HAS_FEW:
         # The left operand of this product; in shared memory, the right one of another.
         few_tile.store(load_few(cta, first, cta.FEW, THIN))
@@ -207,9 +177,7 @@ def multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST: gl.constex
     bias_sums = ()
     for block in gl.static_range(FIRST, cta.BLOCKS):
         bias_sums = bias_sums + (waited[1 + block - FIRST],)
-    before = (n * cta.BLOCKS + cta.BLOCKS - 1) % cta.STAGES
-    mbarrier.arrive(cta.weight_empty.index(before))
-    mbarrier.arrive(cta.grad_empty.index(2 * before + w))
+    give_back(cta, n * cta.BLOCKS + cta.BLOCKS - 1, w)
     return grad_normed, bias_sums
 
 
@@ -217,11 +185,11 @@ def multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST: gl.constex
 def write_sums(w, norm_sums, bias_sums, weight_sum, cta, FIRST: gl.constexpr):
     """A warp group's sums over its rows, to memory: its row of ``sums``."""
     TRANSPOSED: gl.constexpr = mma_layout(cta.FEW)
-    BIAS: gl.constexpr = mma_layout(ONES)
+    BIAS: gl.constexpr = mma_layout(SUMS)
     worker = 2 * gl.program_id(0) + w
     sums = cta.sums + worker * (2 * cta.C + cta.P - cta.FIRST_BIASED + cta.S * cta.C)
     # All columns of a product with ones are the same.
-    one = gl.arange(0, ONES, layout=gl.SliceLayout(0, BIAS))[None, :]
+    one = gl.arange(0, SUMS, layout=gl.SliceLayout(0, BIAS))[None, :]
     for part in gl.static_range(cta.BLOCK_C // PART):
         c = part * PART + gl.arange(0, PART, layout=gl.SliceLayout(1, BIAS))[:, None] + one
         inside = (c < cta.C) & (one == 0)
@@ -250,24 +218,22 @@ def compute(w, cta):
     """Warp group ``w``."""
     OUT: gl.constexpr = mma_layout(cta.BLOCK_C)
     A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    TRANSPOSED: gl.constexpr = mma_layout(cta.FEW)
     ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(PART))
-    BIAS: gl.constexpr = mma_layout(ONES)
     # Blocks that are summed too: the last one at least.
     FIRST: gl.constexpr = min(cta.FIRST_BIASED, cta.P - 1) // cta.BLOCK_P
-    weight_sum = gl.full([cta.BLOCK_C, cta.FEW], 0.0, gl.float32, TRANSPOSED)
+    weight_sum = zeros(cta.BLOCK_C, cta.FEW)
     norm_sums = ()
     for _sum in gl.static_range(2 * (cta.BLOCK_C // PART)):
-        norm_sums = norm_sums + (gl.full([PART, ONES], 0.0, gl.float32, BIAS),)
+        norm_sums = norm_sums + (zeros(PART, SUMS),)
     bias_sums = ()
     for _biased in gl.static_range(FIRST, cta.BLOCKS):
-        bias_sums = bias_sums + (gl.full([cta.BLOCK_P, ONES], 0.0, gl.float32, BIAS),)
+        bias_sums = bias_sums + (zeros(cta.BLOCK_P, SUMS),)
     own_tiles = (cta.num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
     for n in range(own_tiles):
         first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
         zero = opaque_zero(n)
-        ones, spare = cta.ones_smem.index(zero), cta.spare_smem.index(w + zero)
-        x_tile, grad_tile = cta.x_smem.index(w + zero), cta.through_smem.index(w + zero)
+        ones, spare = cta.ones.index(zero), cta.spare_smem.index(w + zero)
+        x_tile, grad_tile = cta.x.slots.index(w + zero), cta.through.slots.index(w + zero)
         few_tile = cta.few_smem.index(w + zero)
         # Loaded long before they are used.
         row = first + gl.arange(0, ROWS, layout=ROW)
@@ -278,7 +244,7 @@ def compute(w, cta):
             few = load_few(cta, first, cta.BLOCK_S, A)
             few = (widen(few) * cta.few_scale).to(few.dtype)
         grad_normed, bias_sums = multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST)
-        mbarrier.wait(cta.rows_full.index(w), n & 1)
+        ring.wait_full(cta.x, n, w)
         norm_sums = normalise_backward(
             grad_normed, x_tile, grad_tile, mean, rstd, norm_sums, spare, ones, cta
         )
@@ -289,64 +255,46 @@ def compute(w, cta):
         if cta.HAS_FEW:
             weight_sum = mma(x_tile.permute((1, 0)), few_tile, weight_sum)
         tma.store_wait(0)
-        mbarrier.arrive(cta.rows_empty.index(w))
+        mbarrier.arrive(cta.x.empty.index(w))
     write_sums(w, norm_sums, bias_sums, weight_sum, cta, FIRST)
 
 
 @gluon.jit
 def projection_backward_hopper_kernel(
-    grad_desc, weight_desc, few_desc, x_desc, through_desc, normed_desc, grad_x_desc,
-    norm_weight, norm_bias, stats, sums, first_scale, few_scale, few_ptr, few_stride,
-    few_stride_s, num_rows, num_tiles,
-    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr,
-    SCALED: gl.constexpr, FIRST_BIASED: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
-    HAS_THROUGH: gl.constexpr, HAS_FEW: gl.constexpr,
+    grad_desc, weight_desc, few_desc, x_desc, through_desc, normed_desc, grad_x_desc, norm_weight,
+    norm_bias, stats, sums, first_scale, few_scale, few_ptr, few_stride, few_stride_s, num_rows,
+    num_tiles, C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, SCALED: gl.constexpr,
+    FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
+    STAGES: gl.constexpr, HAS_THROUGH: gl.constexpr, HAS_FEW: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``sums`` (2 CTAs, 2 C + P - FIRST_BIASED + S C): of the groups' rows, for
     the norm's weight and bias, the projections' biases, and the weight of few outputs. Results of
     the first ``SCALED`` blocks of outputs were multiplied by ``first_scale``.
     """
-    dtype: gl.constexpr = x_desc.dtype
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
     FEW: gl.constexpr = few_block(S)
-    few_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, FEW], gl.bfloat16)
-    grad_smem = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, BLOCK_P], grad_desc.layout)
-    weight_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_P, BLOCK_C], weight_desc.layout)
-    few_weight = gl.allocate_shared_memory(dtype, [BLOCK_S, BLOCK_C], few_desc.layout)
-    few_smem = gl.allocate_shared_memory(dtype, [2, ROWS, FEW], few_layout)
-    x_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], x_desc.layout)
-    through_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], grad_x_desc.layout)
-    ones_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ONES], gl.bfloat16)
-    ones_smem = gl.allocate_shared_memory(dtype, [1, ROWS, ONES], ones_layout)
-    one: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
-    ones_smem.index(0).store(gl.full([ROWS, ONES], 1.0, dtype, one))
-    spare_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, PART], gl.bfloat16)
-    spare_smem = gl.allocate_shared_memory(dtype, [2, ROWS, PART], spare_layout)
+    ones, spare_smem = smem.ones(), smem.matrices(2, ROWS, PART)
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    norm_smem = gl.allocate_shared_memory(gl.float32, [2, BLOCK_C], plain)
+    norm_smem = smem.numbers(gl.float32, 2, BLOCK_C)
     c = gl.arange(0, BLOCK_C, layout=flat)
     scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
     norm_smem.index(0).store(scale)
     shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
     norm_smem.index(1).store(shift)
-    grad_full, grad_empty = new_barriers(2 * STAGES, 1), new_barriers(2 * STAGES, 1)
-    weight_full, weight_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
-    rows_full, rows_empty = new_barriers(2, 1), new_barriers(2, 1)
+    grad, weight = ring.new(grad_desc, 2 * STAGES, 1), ring.new(weight_desc, STAGES, 2)
+    few_weight, few_smem = smem.tile(few_desc), smem.matrices(2, ROWS, FEW)
+    x = ring.new(x_desc, 2, 1)
+    through = ring.along(x, through_desc, 2)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
-    few_full = new_barriers(1, 1).index(0) if HAS_FEW else rows_full.index(0)
-    fence_async_shared()
-    row_count, tile_count = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
+    few_full = smem.barrier() if HAS_FEW else x.full.index(0)
     two_groups(Cta(
         norm_smem, stats, sums, first_scale, few_scale, few_ptr, gl.to_tensor(few_stride),
-        gl.to_tensor(few_stride_s), normed_desc, grad_x_desc, grad_smem, weight_smem, few_weight,
-        few_smem, ones_smem, spare_smem, x_smem, through_smem, grad_full, grad_empty, weight_full,
-        weight_empty, rows_full, rows_empty, few_full, row_count, tile_count, grad_desc,
-        weight_desc, few_desc, x_desc, through_desc, C, P, S, BLOCKS, SCALED, FIRST_BIASED,
-        BLOCK_C, BLOCK_P, BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_FEW, GROUP_REGISTERS,
-    ), compute, load, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
+        gl.to_tensor(few_stride_s), normed_desc, grad_x_desc, grad, weight, few_desc, few_weight,
+        few_full, few_smem, ones, spare_smem, x, through, gl.to_tensor(num_rows),
+        gl.to_tensor(num_tiles), C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P, BLOCK_S,
+        FEW, HAS_THROUGH, HAS_FEW,
+    ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def backward(

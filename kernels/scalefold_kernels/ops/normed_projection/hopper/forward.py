@@ -1,14 +1,10 @@
-"""Forward of normalised projections on Hopper GPUs, in Gluon, the level below Triton.
+"""Forward of normalised projections on Hopper GPUs: the simplest kernel, to be read first.
 
-A CTA stays for many tiles of rows. A loader warp brings rows and weights by TMA
-and announces them on barriers. Two warp groups have 64 rows each: they normalise them in
-registers, where they stay as the left operand of all products with the weights, which pass by in
-blocks of outputs that both groups use, or stay where they all fit (STAGES blocks). So shared memory
-is read for the weights alone, and the rows' place is free for the next ones at once. Results leave
-through shared memory by TMA. Groups drift apart, so that one multiplies while the other
-normalises or stores.
-
-Beyond the last row, channel and output TMA reads zeros and writes nothing.
+A CTA stays for many tiles of rows. The loader brings rows and blocks of weights, in a ring each.
+Each of two warp groups normalises 64 rows in registers, where they stay as the left operand of the
+products with all blocks of outputs, and gives their place back at once. A block of weights is given
+back after its product, or stays where all fit in the ring. Results wait in shared memory until TMA
+has stored them. Beyond the last row, channel and output TMA reads zeros and writes nothing.
 """
 
 from collections import namedtuple
@@ -19,9 +15,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import tiles
-from scalefold_kernels.compiler import async_load, async_store, mma
-from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, wait_full, widen
+from scalefold_kernels import ring, smem, tiles
+from scalefold_kernels.compiler import async_store, mma
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.normed_projection.arguments import Norm, Projections
 from scalefold_kernels.rows import rows_of
@@ -29,12 +25,10 @@ from scalefold_kernels.tma import num_ctas, padded, tiles_of
 
 Cta = namedtuple(
     "Cta",
-    "norm_weight norm_bias bias first_biased first_scale few_scale few_ptr stats out_desc "
-    "x_smem weight_smem few_weight out_smem x_full x_empty weight_full weight_empty few_full "
-    "num_rows sample_rows num_tiles x_desc weight_desc few_desc C P S SCALED EPS BLOCKS "
-    "BLOCK_C BLOCK_P BLOCK_S STAGES X_STAGES OUT_STAGES HAS_BIAS HAS_FEW GROUP_REGISTERS",
+    "norm_weight norm_bias bias first_biased first_scale few_scale few_ptr stats out_desc out_smem "
+    "x weight few_desc few_weight few_full num_rows sample_rows num_tiles "
+    "C P S SCALED EPS BLOCKS BLOCK_C BLOCK_P BLOCK_S STAGES OUT_STAGES HAS_BIAS HAS_FEW",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.constexpr_function
@@ -50,29 +44,16 @@ def load(cta):
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         for w in gl.static_range(2):
-            place = n % cta.X_STAGES * 2 + w
-            mbarrier.wait(cta.x_empty.index(place), ((n // cta.X_STAGES) & 1) ^ 1)
-            mbarrier.expect(cta.x_full.index(place), ROWS * cta.BLOCK_C * 2)
-            async_load(
-                cta.x_desc,
-                [(2 * tile + w) * ROWS, 0],
-                cta.x_full.index(place),
-                cta.x_smem.index(place),
-            )
+            ring.load(cta.x, n, [(2 * tile + w) * ROWS, 0], w)
         if cta.HAS_FEW:
             if n == 0:
-                mbarrier.expect(cta.few_full, cta.BLOCK_S * cta.BLOCK_C * 2)
-                async_load(cta.few_desc, [0, 0], cta.few_full, cta.few_weight)
+                smem.load(cta.few_desc, [0, 0], cta.few_full, cta.few_weight)
         if cta.BLOCKS > cta.STAGES or i == 0:
             for block in range(cta.BLOCKS):
-                slot = i % cta.STAGES
                 if cta.BLOCKS > cta.STAGES:
-                    mbarrier.wait(cta.weight_empty.index(slot), ((i // cta.STAGES) & 1) ^ 1)
-                ready = cta.weight_full.index(slot)
-                mbarrier.expect(ready, cta.BLOCK_P * cta.BLOCK_C * 2)
-                async_load(
-                    cta.weight_desc, [block * cta.BLOCK_P, 0], ready, cta.weight_smem.index(slot)
-                )
+                    ring.load(cta.weight, i, [block * cta.BLOCK_P, 0])
+                else:
+                    ring.fill(cta.weight, i, [block * cta.BLOCK_P, 0])
                 i += 1
         n += 1
 
@@ -111,21 +92,20 @@ def compute(w, cta):
     OUT: gl.constexpr = mma_layout(cta.BLOCK_P)
     FEW: gl.constexpr = mma_layout(cta.BLOCK_S)
     L: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    dtype: gl.constexpr = cta.x_smem.dtype
+    dtype: gl.constexpr = cta.out_desc.dtype
     column = gl.arange(0, cta.BLOCK_P, layout=gl.SliceLayout(0, OUT))
-    zero = gl.full([ROWS, cta.BLOCK_P], 0.0, gl.float32, OUT)
+    zero = zeros(ROWS, cta.BLOCK_P)
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         first = (2 * tile + w) * ROWS
-        place = n % cta.X_STAGES * 2 + w
-        mbarrier.wait(cta.x_full.index(place), (n // cta.X_STAGES) & 1)
-        rows = normalised(cta.x_smem.index(place), first, cta, L)
-        mbarrier.arrive(cta.x_empty.index(place))
+        place = ring.wait_full(cta.x, n, w)
+        rows = normalised(cta.x.slots.index(place), first, cta, L)
+        mbarrier.arrive(cta.x.empty.index(place))
         n += 1
         if cta.HAS_FEW:
             mbarrier.wait(cta.few_full, 0)
-            none = gl.full([ROWS, cta.BLOCK_S], 0.0, gl.float32, FEW)
+            none = zeros(ROWS, cta.BLOCK_S)
             left = gl.convert_layout(rows, gl.DotOperandLayout(0, FEW, 2))
             few = mma(left, cta.few_weight.permute((1, 0)), none, use_acc=False)
             r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, FEW))
@@ -146,13 +126,13 @@ def compute(w, cta):
                     gl.float32
                 )
             if cta.BLOCKS > cta.STAGES:
-                slot = wait_full(cta.weight_full, i)
+                slot = ring.wait_full(cta.weight, i)
             else:
                 slot = block
-                mbarrier.wait(cta.weight_full.index(slot), 0)
-            out = mma(rows, cta.weight_smem.index(slot).permute((1, 0)), zero, use_acc=False)
+                mbarrier.wait(cta.weight.full.index(slot), 0)
+            out = mma(rows, cta.weight.slots.index(slot).permute((1, 0)), zero, use_acc=False)
             if cta.BLOCKS > cta.STAGES:
-                mbarrier.arrive(cta.weight_empty.index(slot))
+                mbarrier.arrive(cta.weight.empty.index(slot))
             # Before the bias is added: that is one instruction then.
             if cta.SCALED > 0:
                 if cta.SCALED % cta.BLOCK_P == 0:
@@ -174,42 +154,28 @@ def compute(w, cta):
 
 @gluon.jit
 def projection_forward_hopper_kernel(
-    x_desc, weight_desc, few_desc, out_desc,
-    norm_weight, norm_bias, bias, first_scale, few_scale, few_ptr, stats,
-    first_biased, num_rows, sample_rows, num_tiles,
-    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, SCALED: gl.constexpr, EPS: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
-    STAGES: gl.constexpr, X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr,
-    HAS_BIAS: gl.constexpr, HAS_FEW: gl.constexpr,
+    x_desc, weight_desc, few_desc, out_desc, norm_weight, norm_bias, bias, first_scale, few_scale,
+    few_ptr, stats, first_biased, num_rows, sample_rows, num_tiles, C: gl.constexpr,
+    P: gl.constexpr, S: gl.constexpr, SCALED: gl.constexpr, EPS: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
+    X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_FEW: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """As `..triton.projection_forward_kernel`; see the module. The first ``SCALED`` outputs are
     multiplied by ``first_scale``, before ``bias`` is added.
     """
-    dtype: gl.constexpr = x_desc.dtype
-    places: gl.constexpr = 2 * X_STAGES
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
-    x_smem = gl.allocate_shared_memory(dtype, [places, ROWS, BLOCK_C], x_desc.layout)
-    weight_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_P, BLOCK_C], weight_desc.layout)
-    few_weight = gl.allocate_shared_memory(dtype, [BLOCK_S, BLOCK_C], few_desc.layout)
-    out_smem = gl.allocate_shared_memory(dtype, [2 * OUT_STAGES, ROWS, BLOCK_P], out_desc.layout)
-    x_full, x_empty = new_barriers(places, 1), new_barriers(places, 1)
-    # A barrier that nobody waits for must not be: its memory is given away while it lives.
-    if BLOCKS > STAGES:
-        weight_full, weight_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
-    else:
-        weight_full = new_barriers(STAGES, 1)
-        weight_empty = weight_full
-    few_full = new_barriers(1, 1).index(0) if HAS_FEW else x_full.index(0)
-    fence_async_shared()
-    row_count, tile_count = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
+    x = ring.new(x_desc, 2 * X_STAGES, 1)
+    weight = ring.new(weight_desc, STAGES, 2 if BLOCKS > STAGES else 0)
+    few_weight, out_smem = smem.tile(few_desc), smem.tiles(out_desc, 2 * OUT_STAGES)
+    few_full = smem.barrier() if HAS_FEW else x.full.index(0)
     two_groups(Cta(
         norm_weight, norm_bias, bias, gl.to_tensor(first_biased), first_scale, few_scale, few_ptr,
-        stats, out_desc, x_smem, weight_smem, few_weight, out_smem, x_full, x_empty, weight_full,
-        weight_empty, few_full, row_count, gl.to_tensor(sample_rows), tile_count, x_desc,
-        weight_desc, few_desc, C, P, S, SCALED, EPS, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES,
-        X_STAGES, OUT_STAGES, HAS_BIAS, HAS_FEW, GROUP_REGISTERS,
-    ), compute, load, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
+        stats, out_desc, out_smem, x, weight, few_desc, few_weight, few_full,
+        gl.to_tensor(num_rows), gl.to_tensor(sample_rows), gl.to_tensor(num_tiles),
+        C, P, S, SCALED, EPS, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, OUT_STAGES, HAS_BIAS,
+        HAS_FEW,
+    ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: Tensor) -> None:

@@ -3,15 +3,9 @@
 ``out[x,y,n] = sum_kd (sum_m first[k,x,m] second[y,m,d]) third[n,k,d]``: what x, y, k, m, d, n are
 in the forward pass and in both operands' gradients says `triton.chained_products_kernel`.
 
-A tile is 64 x by 4 y, two of them for each of a CTA's two warp groups: 128 rows of the result,
-in registers. ``second`` stays in shared memory, and the group walks along k: for one k the inner
-product, 64 x by 2 y and d, is the left operand of two products as it is in registers. A loader
-warp brings ``first`` and ``third``, which both groups use, and in forward the next tile's
-``second``. In each step the second products of a k and the first of the next are on their way
-together. Both operands' gradients are one launch: the tiles of one follow those of the other.
-
-Sizes are at most those of the tiles; beyond an operand's end TMA reads zeros and writes
-nothing.
+Each of two warp groups has 64 x by 2 y. Its ``second`` stays in shared memory while it walks along
+k, whose ``first`` and ``third`` the loader brings in a ring for both groups. The products of a k
+with ``third`` and the first product of the next k are on their way together.
 """
 
 from collections import namedtuple
@@ -24,8 +18,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, wait_full, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.outer_product.arguments import (
     EPS,
@@ -38,7 +33,7 @@ from scalefold_kernels.ops.outer_product.arguments import (
 from scalefold_kernels.tma import tiles_of
 
 GROUP_Y = gl.constexpr(2)
-"""y of a warp group."""
+"""y of a warp group. Sizes of a tile follow; operands are no larger."""
 
 SIZE_M = gl.constexpr(128)
 SIZE_N = gl.constexpr(128)
@@ -47,11 +42,8 @@ PART_M = gl.constexpr(32)
 
 Cta = namedtuple(
     "Cta",
-    "out_desc second outs count bias first_smem second_smem third_smem z_smem full empty "
-    "z_full z_empty second_full second_empty chains count_x count_y descs second_desc z_desc "
-    "STAGES MEAN EPS GROUP_REGISTERS",
+    "out_desc second outs count bias rings second_tiles z chains count_x count_y MEAN EPS",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
@@ -112,37 +104,22 @@ def load(cta):
     i, n = gl.to_tensor(0), gl.to_tensor(0)
     first_tile = gl.program_id(0)
     for which in gl.static_range(1 if cta.MEAN else 2):
-        first_desc, third_desc = cta.descs[which]
+        first, third = cta.rings[which]
         chain = cta.chains[which]
         for tile in range(first_tile, num_tiles(chain), gl.num_programs(0)):
             x, y, _, start, end = place(tile, chain)
             if cta.MEAN:
                 for w in gl.static_range(2):
-                    at = n % 2 * 2 + w
-                    mbarrier.wait(cta.second_empty.index(at), ((n // 2) & 1) ^ 1)
-                    ready = cta.second_full.index(at)
-                    mbarrier.expect(ready, GROUP_Y * SIZE_D * SIZE_M * 2)
-                    async_load(
-                        cta.second_desc, [y + w * GROUP_Y, 0, 0], ready, cta.second_smem.index(at)
-                    )
+                    ring.load(cta.second_tiles, n, [y + w * GROUP_Y, 0, 0], w)
             for k in range(start, end):
-                slot = i % cta.STAGES
-                bar = cta.full.index(slot)
-                at_k = [0, k, 0] if cta.MEAN else [k, 0, 0]
-                mbarrier.wait(cta.empty.index(slot), ((i // cta.STAGES) & 1) ^ 1)
-                mbarrier.expect(bar, (ROWS * SIZE_M + SIZE_N * SIZE_D) * 2)
-                async_load(first_desc, [k, x, 0], bar, cta.first_smem.index(slot))
-                async_load(third_desc, at_k, bar, cta.third_smem.index(slot))
+                ring.load_pair(first, third, i, [k, x, 0], [0, k, 0] if cta.MEAN else [k, 0, 0])
                 i += 1
             if cta.MEAN:
                 for w in gl.static_range(2):
-                    mbarrier.wait(cta.z_empty.index(w), (n & 1) ^ 1)
-                    mbarrier.expect(cta.z_full.index(w), GROUP_Y * ROWS * SIZE_N * 2)
-                    for part in gl.static_range(GROUP_Y):
-                        at = w * GROUP_Y + part
-                        async_load(
-                            cta.z_desc, [x, y + at, 0], cta.z_full.index(w), cta.z_smem.index(at)
-                        )
+                    at = ring.wait_empty(cta.z, n, GROUP_Y * smem.tile_bytes(cta.z.desc), w)
+                    ready = cta.z.full.index(at)
+                    for part in gl.static_range(w * GROUP_Y, (w + 1) * GROUP_Y):
+                        async_load(cta.z.desc, [x, y + part, 0], ready, cta.z.slots.index(part))
             n += 1
         first_tile = following_tile(first_tile, chain)
 
@@ -227,53 +204,51 @@ def write_part(total, out, x, y, split, chain):
 @gluon.jit
 def compute(w: gl.constexpr, cta):
     """Warp group ``w``."""
-    zero = gl.full([ROWS, GROUP_Y * SIZE_D], 0.0, gl.float32, mma_layout(GROUP_Y * SIZE_D))
+    zero = zeros(ROWS, GROUP_Y * SIZE_D)
     i, n = gl.to_tensor(0), gl.to_tensor(0)
     first_tile = gl.program_id(0)
     for which in gl.static_range(1 if cta.MEAN else 2):
+        first, third = cta.rings[which]
         chain = cta.chains[which]
         sizes = chain[0]
         for tile in range(first_tile, num_tiles(chain), gl.num_programs(0)):
             x, y, split, start, end = place(tile, chain)
             y += w * GROUP_Y
-            at = n % 2 * 2 + w
             if cta.MEAN:
-                mbarrier.wait(cta.second_full.index(at), (n // 2) & 1)
-                second_tile = cta.second_smem.index(at).reshape([GROUP_Y * SIZE_D, SIZE_M])
+                at = ring.wait_full(cta.second_tiles, n, w)
+                second_tile = cta.second_tiles.slots.index(at).reshape([GROUP_Y * SIZE_D, SIZE_M])
                 second_tile = second_tile.permute((1, 0))
             else:
-                second_tile = cta.second_smem.index(w)
+                second_tile = cta.second_tiles.index(w)
                 keep_second(cta.second, second_tile, y, chain, which == 1)
-            left = gl.full([ROWS, SIZE_N], 0.0, gl.float32, mma_layout(SIZE_N))
+            left = zeros(ROWS, SIZE_N)
             right = left
-            slot = wait_full(cta.full, i)
-            first = cta.first_smem.index(slot).reshape([ROWS, SIZE_M])
-            inner = mma(first, second_tile, zero, use_acc=False)
+            slot = ring.wait_full(first, i)
+            rows = first.slots.index(slot).reshape([ROWS, SIZE_M])
+            inner = mma(rows, second_tile, zero, use_acc=False)
             if cta.MEAN:
                 if n > 0:
                     tma.store_wait(0)  # the last tile's result
-                    mbarrier.arrive(cta.z_empty.index(w))
+                    mbarrier.arrive(cta.z.empty.index(w))
             for _ in range(start + 1, end):
-                left, right = multiply_inner(inner, cta.third_smem, slot, left, right, cta.MEAN)
+                left, right = multiply_inner(inner, third.slots, slot, left, right, cta.MEAN)
                 i += 1
-                following = wait_full(cta.full, i)
-                first = cta.first_smem.index(following).reshape([ROWS, SIZE_M])
-                inner = mma(first, second_tile, zero, use_acc=False, is_async=True)
+                following = ring.wait_full(first, i)
+                rows = first.slots.index(following).reshape([ROWS, SIZE_M])
+                inner = mma(rows, second_tile, zero, use_acc=False, is_async=True)
                 # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
                 left, right, inner = mma_wait(0, [left, right, inner])
-                mbarrier.arrive(cta.empty.index(slot))
+                mbarrier.arrive(first.empty.index(slot))
                 slot = following
-            left, right = multiply_inner(inner, cta.third_smem, slot, left, right, cta.MEAN)
+            left, right = multiply_inner(inner, third.slots, slot, left, right, cta.MEAN)
             left, right = mma_wait(0, [left, right])
-            mbarrier.arrive(cta.empty.index(slot))
+            mbarrier.arrive(first.empty.index(slot))
             i += 1
             if cta.MEAN:
-                mbarrier.arrive(cta.second_empty.index(at))
-                mbarrier.wait(cta.z_full.index(w), n & 1)
-                into = cta.z_smem.index(w * GROUP_Y)
-                write_mean(left, into, x, y, sizes, cta)
-                into = cta.z_smem.index(w * GROUP_Y + 1)
-                write_mean(right, into, x, y + 1, sizes, cta)
+                mbarrier.arrive(cta.second_tiles.empty.index(at))
+                ring.wait_full(cta.z, n, w)
+                write_mean(left, cta.z.slots.index(w * GROUP_Y), x, y, sizes, cta)
+                write_mean(right, cta.z.slots.index(w * GROUP_Y + 1), x, y + 1, sizes, cta)
             else:
                 write_part(left, cta.outs[which], x, y, split, chain)
                 write_part(right, cta.outs[which], x, y + 1, split, chain)
@@ -286,8 +261,7 @@ def compute(w: gl.constexpr, cta):
 @gluon.jit
 def chained_products_kernel(
     first_desc, third_desc, other_first_desc, other_third_desc, second_desc, z_desc, out_desc,
-    second, out, other_out, count, bias, sizes, second_strides, tiling, other_tiling,
-    count_strides,
+    second, out, other_out, count, bias, sizes, second_strides, tiling, other_tiling, count_strides,
     EPS: gl.constexpr, MEAN: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. With ``MEAN`` (forward) bias, count and z take part.
@@ -297,41 +271,23 @@ def chained_products_kernel(
     ``bias`` are unused; ``third_desc`` is (k, d, n) then, else (n, k, d). ``sizes``: of x, y, m, d,
     n, k.
     """
-    dtype: gl.constexpr = first_desc.dtype
-    first_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, ROWS, SIZE_M], first_desc.layout)
-    if MEAN:
-        second_smem = gl.allocate_shared_memory(
-            dtype, [4, GROUP_Y, SIZE_D, SIZE_M], second_desc.layout
-        )
-        third_smem = gl.allocate_shared_memory(
-            dtype, [STAGES, SIZE_N, 1, SIZE_D], third_desc.layout
-        )
-    else:
-        second_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(
-            [SIZE_M, GROUP_Y * SIZE_D], dtype
-        )
-        second_smem = gl.allocate_shared_memory(dtype, [2, SIZE_M, GROUP_Y * SIZE_D], second_layout)
-        third_smem = gl.allocate_shared_memory(
-            dtype, [STAGES, 1, SIZE_D, SIZE_N], third_desc.layout
-        )
-    places: gl.constexpr = 2 * GROUP_Y if MEAN else 1
-    z_smem = gl.allocate_shared_memory(dtype, [places, ROWS, 1, SIZE_N], z_desc.layout)
-    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
+    first = ring.new(first_desc, STAGES, 2)
+    third = ring.along(first, third_desc, STAGES)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
     if MEAN:
-        z_full, z_empty = new_barriers(2, 1), new_barriers(2, 1)
-        second_full, second_empty = new_barriers(4, 1), new_barriers(4, 1)
+        second_tiles = ring.new(second_desc, 4, 1)
+        z = ring.Ring(
+            z_desc, smem.tiles(z_desc, 2 * GROUP_Y), smem.barriers(2, 1), smem.barriers(2, 1)
+        )
     else:
-        z_full, z_empty, second_full, second_empty = full, empty, full, empty
-    fence_async_shared()
+        second_tiles, z = smem.matrices(2, SIZE_M, GROUP_Y * SIZE_D), first
+    other_rings = ring.beside(first, other_first_desc), ring.beside(third, other_third_desc)
     chains = both_chains(sizes, second_strides, (tiling, other_tiling))
-    descs = (first_desc, third_desc), (other_first_desc, other_third_desc)
     count_x, count_y = count_strides
     two_groups(Cta(
-        out_desc, second, (out, other_out), count, bias, first_smem, second_smem, third_smem,
-        z_smem, full, empty, z_full, z_empty, second_full, second_empty, chains, count_x, count_y,
-        descs, second_desc, z_desc, STAGES, MEAN, EPS, GROUP_REGISTERS,
-    ), compute, load)  # fmt: skip
+        out_desc, second, (out, other_out), count, bias, ((first, third), other_rings),
+        second_tiles, z, chains, count_x, count_y, MEAN, EPS,
+    ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
 def mean_products(chain: Chain, mean: Mean, sizes: Sizes) -> None:

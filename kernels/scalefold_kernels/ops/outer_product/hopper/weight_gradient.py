@@ -1,11 +1,10 @@
 """Gradient of the outer product's weight on Hopper GPUs, the outer product never in memory.
 
 ``out[z,c,d] = sum_ij grad[i,j,z] sum_s a[i,c,s] b[j,d,s]``. A CTA has 32 i and 8 c, four of
-them in each of its two warp groups, and walks along pairs of j: a group's outer product, (2 j, d)
-by (4 c, i), goes through shared memory into the product with the gradient, (z) by (4 c, d), in
-registers. All products are 128 wide, since narrower ones want more of shared memory than it gives.
-In each step the outer product of the next pair and the product of this one are on their way
-together.
+them for each of its two warp groups. The loader brings ``b`` and ``grad`` of a pair of j in a ring
+for both. A group's outer product, (2 j, d) by (4 c, i), goes through shared memory into the product
+with the gradient, in registers; that of the next pair is on its way meanwhile. Products are 128
+wide: narrower ones want more of shared memory than it gives.
 """
 
 from collections import namedtuple
@@ -17,15 +16,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import (
-    ROWS,
-    mma_layout,
-    new_barriers,
-    two_groups,
-    wait_empty,
-    wait_full,
-)
+from scalefold_kernels.gluon import ROWS, two_groups, zeros
 from scalefold_kernels.ops.outer_product.arguments import Factors, even_splits, launch_tile
 from scalefold_kernels.tma import tiles_of
 
@@ -43,10 +36,8 @@ COLUMNS = gl.constexpr(128)
 
 Cta = namedtuple(
     "Cta",
-    "out a_smem b_smem grad_smem outer_smem a_full full empty size_c size_z size_j "
-    "j_per_split a_desc b_desc grad_desc STAGES GROUP_REGISTERS",
+    "out a b grad outer_smem size_c size_z size_j j_per_split",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
@@ -54,18 +45,17 @@ def load(cta):
     """The loader warp."""
     c, i = gl.program_id(0) * 2 * GROUP_C, gl.program_id(1) * BLOCK_I
     for w in gl.static_range(2):
-        mbarrier.expect(cta.a_full.index(w), COLUMNS * SIZE_S * 2)
-        async_load(cta.a_desc, [c + w * GROUP_C, i, 0], cta.a_full.index(w), cta.a_smem.index(w))
+        ring.fill(cta.a, w, [c + w * GROUP_C, i, 0])
     start = gl.program_id(2) * cta.j_per_split
-    bytes: gl.constexpr = PAIR * (SIZE_D * SIZE_S + 2 * BLOCK_I * ROWS) * 2
+    bytes: gl.constexpr = smem.tile_bytes(cta.b.desc) + 2 * PAIR * smem.tile_bytes(cta.grad.desc)
     n = gl.to_tensor(0)
     for j in range(start, gl.minimum(start + cta.j_per_split, cta.size_j), PAIR):
-        slot, bar = wait_empty(cta.full, cta.empty, n, bytes)
-        async_load(cta.b_desc, [j, 0, 0], bar, cta.b_smem.index(slot))
+        slot = ring.wait_empty(cta.b, n, bytes)
+        ring.copy(cta.b, slot, [j, 0, 0])
         for part in gl.static_range(2 * PAIR):
             async_load(
-                cta.grad_desc, [j + part // 2, i, part % 2 * ROWS], bar,
-                cta.grad_smem.index(2 * PAIR * slot + part),
+                cta.grad.desc, [j + part // 2, i, part % 2 * ROWS], cta.b.full.index(slot),
+                cta.grad.slots.index(2 * PAIR * slot + part),
             )  # fmt: skip
         n += 1
 
@@ -73,7 +63,7 @@ def load(cta):
 @gluon.jit
 def multiply_outer(b_smem, slot, a_tile):
     """Start the outer product of a pair of j: (j and d, c and i)."""
-    zero = gl.full([ROWS, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
+    zero = zeros(ROWS, COLUMNS)
     b = b_smem.index(slot).reshape([ROWS, SIZE_S])
     a = a_tile.reshape([COLUMNS, SIZE_S]).permute((1, 0))
     return mma(b, a, zero, use_acc=False, is_async=True)
@@ -123,24 +113,24 @@ def compute(w: gl.constexpr, cta):
     """Warp group ``w``."""
     start = gl.program_id(2) * cta.j_per_split
     num_pairs = (gl.minimum(start + cta.j_per_split, cta.size_j) - start + PAIR - 1) // PAIR
-    low = gl.full([ROWS, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
+    low = zeros(ROWS, COLUMNS)
     high = low
-    a_tile = cta.a_smem.index(w)
-    mbarrier.wait(cta.a_full.index(w), 0)
-    mbarrier.wait(cta.full.index(0), 0)
-    outer = mma_wait(0, [multiply_outer(cta.b_smem, 0, a_tile)])
+    a_tile = cta.a.slots.index(w)
+    mbarrier.wait(cta.a.full.index(w), 0)
+    mbarrier.wait(cta.b.full.index(0), 0)
+    outer = mma_wait(0, [multiply_outer(cta.b.slots, 0, a_tile)])
     store_outer(outer, cta.outer_smem, w)
     slot = gl.to_tensor(0)
     for n in range(1, num_pairs):
-        following = wait_full(cta.full, n)
-        outer = multiply_outer(cta.b_smem, following, a_tile)
-        low, high = multiply_grad(cta.grad_smem, slot, cta.outer_smem, w, low, high)
+        following = ring.wait_full(cta.b, n)
+        outer = multiply_outer(cta.b.slots, following, a_tile)
+        low, high = multiply_grad(cta.grad.slots, slot, cta.outer_smem, w, low, high)
         # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
         outer, low, high = mma_wait(0, [outer, low, high])
-        mbarrier.arrive(cta.empty.index(slot))
+        mbarrier.arrive(cta.b.empty.index(slot))
         store_outer(outer, cta.outer_smem, w)
         slot = following
-    low, high = multiply_grad(cta.grad_smem, slot, cta.outer_smem, w, low, high)
+    low, high = multiply_grad(cta.grad.slots, slot, cta.outer_smem, w, low, high)
     low, high = mma_wait(0, [low, high])
     c = (gl.program_id(0) * 2 + w) * GROUP_C
     write(low, cta.out, 0, c, cta.size_c, cta.size_z)
@@ -156,22 +146,13 @@ def weight_gradient_kernel(
 
     ``a_desc`` (c, i, s), ``b_desc`` (j, d, s), ``grad_desc`` (j, i, z).
     """
-    dtype: gl.constexpr = a_desc.dtype
-    outer_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([COLUMNS, BLOCK_I], dtype)
-    a_smem = gl.allocate_shared_memory(dtype, [2, GROUP_C, BLOCK_I, SIZE_S], a_desc.layout)
-    b_smem = gl.allocate_shared_memory(dtype, [STAGES, PAIR, SIZE_D, SIZE_S], b_desc.layout)
-    grad_smem = gl.allocate_shared_memory(
-        dtype, [2 * PAIR * STAGES, 1, BLOCK_I, ROWS], grad_desc.layout
-    )
-    outer_smem = gl.allocate_shared_memory(dtype, [2 * PAIR, COLUMNS, BLOCK_I], outer_layout)
-    a_full = new_barriers(2, 1)
-    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
-    fence_async_shared()
-    num_j, per_split = gl.to_tensor(size_j), gl.to_tensor(j_per_split)
+    outer_smem = smem.matrices(2 * PAIR, COLUMNS, BLOCK_I)
+    a, b = ring.new(a_desc, 2, 0), ring.new(b_desc, STAGES, 2)
+    grad = ring.along(b, grad_desc, 2 * PAIR * STAGES)
     two_groups(Cta(
-        out, a_smem, b_smem, grad_smem, outer_smem, a_full, full, empty, gl.to_tensor(size_c),
-        gl.to_tensor(size_z), num_j, per_split, a_desc, b_desc, grad_desc, STAGES, GROUP_REGISTERS,
-    ), compute, load)  # fmt: skip
+        out, a, b, grad, outer_smem, gl.to_tensor(size_c), gl.to_tensor(size_z),
+        gl.to_tensor(size_j), gl.to_tensor(j_per_split),
+    ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
 def weight_gradient_parts(grad_IJZ: Tensor, factors: Factors) -> Tensor:

@@ -1,4 +1,10 @@
-"""Forward of the transition on Hopper GPUs; see `parts`."""
+"""Forward of the transition on Hopper GPUs; see `parts`.
+
+The loader brings 64 rows for each of two warp groups, and blocks of both weights, which the groups
+share, in three rings. A group normalises its rows in place and walks along the hidden channels: the
+``down`` product of a block and the ``up`` product of the next are on their way together, while the
+other group applies bias and ReLU (``turns``). The result takes the rows' place and leaves by TMA.
+"""
 
 from collections import namedtuple
 
@@ -8,21 +14,19 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import tiles
+from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_store, mma, mma_wait
-from scalefold_kernels.gluon import ROWS, mma_layout, new_barriers, two_groups, wait_full, widen
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.ops.norm.op import EPS
-from scalefold_kernels.ops.transition.hopper.parts import load_bias, load_next, relu, width_of
+from scalefold_kernels.ops.transition.hopper.parts import load_bias, relu, width_of
 from scalefold_kernels.ops.transition.op import Kept, Parameters, shape_class
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 Cta = namedtuple(
     "Cta",
-    "norm_weight norm_bias up_bias down_bias out_desc normed_desc stats x_smem up_smem "
-    "down_smem x_full x_empty up_full up_empty down_full down_empty turns num_rows num_tiles "
-    "x_desc up_desc down_desc C H EPS BLOCK_C BLOCK_H STAGES PLACES KEEP GROUP_REGISTERS",
+    "norm_weight norm_bias up_bias down_bias out_desc normed_desc stats x up down turns num_rows "
+    "num_tiles C H EPS BLOCK_C BLOCK_H PLACES KEEP",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
@@ -32,11 +36,12 @@ def load(cta):
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         for w in gl.static_range(2):
-            at = [(2 * tile + w) * ROWS, 0]
-            n = load_next(cta.x_desc, at, cta.x_smem, cta.x_full, cta.x_empty, n)
+            ring.load(cta.x, n, [(2 * tile + w) * ROWS, 0])
+            n += 1
         for h in range(0, cta.H, cta.BLOCK_H):
-            load_next(cta.up_desc, [h, 0], cta.up_smem, cta.up_full, cta.up_empty, i)
-            i = load_next(cta.down_desc, [0, h], cta.down_smem, cta.down_full, cta.down_empty, i)
+            ring.load(cta.up, i, [h, 0])
+            ring.load(cta.down, i, [0, h])
+            i += 1
 
 
 @gluon.constexpr_function
@@ -58,11 +63,11 @@ def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: g
     pieces = ()
     for part in gl.static_range(NUMBER):
         pieces += (tile.slice(part * WIDTH, WIDTH, dim=1),)
-    total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
+    total = zeros(ROWS, WIDTH)
     for part in gl.static_range(NUMBER):
         total += widen(pieces[part].load(L))
     mean = gl.sum(total, 1) * (1.0 / C)
-    total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
+    total = zeros(ROWS, WIDTH)
     for part in gl.static_range(NUMBER):
         centred = widen(pieces[part].load(L)) - mean[:, None]
         if C < BLOCK_C:
@@ -87,24 +92,24 @@ def compute(w: gl.constexpr, cta):
     OUT: gl.constexpr = mma_layout(cta.BLOCK_C)
     A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(part_width(cta.BLOCK_C)))
-    dtype: gl.constexpr = cta.x_smem.dtype
+    dtype: gl.constexpr = cta.x.desc.dtype
     last: gl.constexpr = (cta.H - 1) // cta.BLOCK_H * cta.BLOCK_H
     c = gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(0, OUT))
     h = gl.arange(0, cta.BLOCK_H, layout=gl.SliceLayout(0, HIDDEN))
-    zero = gl.full([ROWS, cta.BLOCK_H], 0.0, gl.float32, HIDDEN)
+    zero = zeros(ROWS, cta.BLOCK_H)
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = (2 * tile + w) * ROWS
         number = 2 * n + w
-        place = wait_full(cta.x_full, number)
-        x_tile = cta.x_smem.index(place)
+        place = ring.wait_full(cta.x, number)
+        x_tile = cta.x.slots.index(place)
         x = x_tile.load(OUT)
         if cta.PLACES > 2:
             if n > 0:
                 # Wait until this group's previous result, two numbers ago, has left.
                 tma.store_wait(0)
-                mbarrier.arrive(cta.x_empty.index((number - 2) % cta.PLACES))
+                mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, number - 2)))
         mean, rstd = normalise(x_tile, cta.norm_weight, cta.norm_bias, cta.C, cta.BLOCK_C, cta.EPS)
         fence_async_shared()
         if cta.KEEP:
@@ -113,32 +118,32 @@ def compute(w: gl.constexpr, cta):
             gl.store(cta.stats + r, mean, mask=r < cta.num_rows)
             gl.store(cta.stats + cta.num_rows + r, rstd, mask=r < cta.num_rows)
         out = widen(x)
-        slot = wait_full(cta.up_full, i)
-        hidden = mma(x_tile, cta.up_smem.index(slot).permute((1, 0)), zero, use_acc=False)
-        mbarrier.arrive(cta.up_empty.index(slot))
+        slot = ring.wait_full(cta.up, i)
+        hidden = mma(x_tile, cta.up.slots.index(slot).permute((1, 0)), zero, use_acc=False)
+        mbarrier.arrive(cta.up.empty.index(slot))
         bias = load_bias(cta.up_bias, 0, h, cta.H, cta.BLOCK_H)
         for first in range(cta.BLOCK_H, last + cta.BLOCK_H, cta.BLOCK_H):
             left = gl.convert_layout(relu(hidden + bias.to(gl.float32)[None, :]), A)
             # The groups take turns with the tensor cores, group 0 first.
             mbarrier.wait(cta.turns.index(w), ((i - n) & 1) ^ (1 - w))
-            mbarrier.wait(cta.down_full.index(slot), (i // cta.STAGES) & 1)
-            down = cta.down_smem.index(slot).permute((1, 0))
+            mbarrier.wait(cta.down.full.index(slot), ring.phase(cta.down, i))
+            down = cta.down.slots.index(slot).permute((1, 0))
             out = mma(left, down, out, is_async=True)
             i += 1
-            following = wait_full(cta.up_full, i)
-            up = cta.up_smem.index(following).permute((1, 0))
+            following = ring.wait_full(cta.up, i)
+            up = cta.up.slots.index(following).permute((1, 0))
             hidden = mma(x_tile, up, zero, use_acc=False, is_async=True)
             mbarrier.arrive(cta.turns.index(1 - w))
             bias = load_bias(cta.up_bias, first, h, cta.H, cta.BLOCK_H)
             # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
             out, hidden = mma_wait(0, [out, hidden])
-            mbarrier.arrive(cta.down_empty.index(slot))
-            mbarrier.arrive(cta.up_empty.index(following))
+            mbarrier.arrive(cta.down.empty.index(slot))
+            mbarrier.arrive(cta.up.empty.index(following))
             slot = following
         left = gl.convert_layout(relu(hidden + bias.to(gl.float32)[None, :]), A)
-        mbarrier.wait(cta.down_full.index(slot), (i // cta.STAGES) & 1)
-        out = mma(left, cta.down_smem.index(slot).permute((1, 0)), out)
-        mbarrier.arrive(cta.down_empty.index(slot))
+        mbarrier.wait(cta.down.full.index(slot), ring.phase(cta.down, i))
+        out = mma(left, cta.down.slots.index(slot).permute((1, 0)), out)
+        mbarrier.arrive(cta.down.empty.index(slot))
         i += 1
         out_bias = gl.load(cta.down_bias + c, mask=c < cta.C, other=0.0).to(gl.float32)
         if cta.KEEP:
@@ -149,7 +154,7 @@ def compute(w: gl.constexpr, cta):
         async_store(cta.out_desc, [row, 0], x_tile)
         if cta.PLACES == 2:
             tma.store_wait(0)
-            mbarrier.arrive(cta.x_empty.index(place))
+            mbarrier.arrive(cta.x.empty.index(place))
         n += 1
     tma.store_wait(0)
 
@@ -157,8 +162,7 @@ def compute(w: gl.constexpr, cta):
 @gluon.jit
 def forward_kernel(
     x_desc, up_desc, down_desc, out_desc, normed_desc, norm_weight, norm_bias, up_bias, down_bias,
-    stats, num_rows, num_tiles,
-    C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
+    stats, num_rows, num_tiles, C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr, KEEP: gl.constexpr,
 ):  # fmt: skip
@@ -167,24 +171,16 @@ def forward_kernel(
     With ``KEEP``, the normalised rows and ``stats`` (2, R), their mean and 1 / standard deviation,
     are written for backward, too.
     """
-    dtype: gl.constexpr = x_desc.dtype
-    x_smem = gl.allocate_shared_memory(dtype, [PLACES, ROWS, BLOCK_C], x_desc.layout)
-    up_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_H, BLOCK_C], up_desc.layout)
-    down_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_C, BLOCK_H], down_desc.layout)
-    x_full, x_empty = new_barriers(PLACES, 1), new_barriers(PLACES, 1)
-    up_full, up_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
-    down_full, down_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
-    turns = x_full  # unused when a tile has one block of hidden channels
+    x = ring.new(x_desc, PLACES, 1)
+    up, down = ring.new(up_desc, STAGES, 2), ring.new(down_desc, STAGES, 2)
+    turns = x.full  # unused when a tile has one block of hidden channels
     if H > BLOCK_H:
-        turns = new_barriers(2, 1)
-    fence_async_shared()
-    row_count, tile_count = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
+        turns = smem.barriers(2, 1)
     two_groups(Cta(
-        norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats, x_smem, up_smem,
-        down_smem, x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, row_count,
-        tile_count, x_desc, up_desc, down_desc, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, PLACES, KEEP,
-        GROUP_REGISTERS,
-    ), compute, load)  # fmt: skip
+        norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats, x, up, down,
+        turns, gl.to_tensor(num_rows), gl.to_tensor(num_tiles),
+        C, H, EPS, BLOCK_C, BLOCK_H, PLACES, KEEP,
+    ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
 def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | None) -> None:

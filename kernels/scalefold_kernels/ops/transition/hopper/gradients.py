@@ -1,10 +1,9 @@
 """First kernel of the backward: the hidden channels' gradient, and both weights'; see `parts`.
 
-A CTA keeps some hidden channels of both weights in shared memory, and a part of the rows passes
-by. One warp group makes the hidden channels again and ``hidden^T grad``, the other their gradient
-and ``grad_hidden^T normed``. Both are made transposed, (hidden channels, rows): as tensor cores
-leave them in registers, they are the left operands of the sums over rows. Only the gradient goes to
-memory, for the gradient of the rows.
+A CTA keeps some hidden channels of both weights; the loader brings its part of the rows in a ring.
+Warp group 0 makes the hidden channels again and ``hidden^T grad``. Group 1 waits for these channels
+(ring ``hidden``), makes their gradient and ``grad_hidden^T normed``. Both make them transposed,
+(hidden channels, rows): so they are left operands of the sums over rows from registers.
 """
 
 from collections import namedtuple
@@ -17,44 +16,33 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import tiles
+from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_empty
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, zeros
 from scalefold_kernels.gpu import num_sms
-from scalefold_kernels.ops.transition.hopper.parts import (
-    COLUMNS,
-    DEPTH,
-    new_columns,
-    piece_row,
-    relu,
-    width_of,
-)
+from scalefold_kernels.ops.transition.hopper import parts
+from scalefold_kernels.ops.transition.hopper.parts import COLUMNS, DEPTH, relu
 from scalefold_kernels.ops.transition.op import Parameters, shape_class
 from scalefold_kernels.tma import tiles_of
 
 Cta = namedtuple(
     "Cta",
-    "grad_hidden_desc out sums down normed grad hidden_smem out_tile ones "
-    "weights_full full empty hidden_full hidden_empty num_rows rows_per_part "
-    "normed_desc grad_desc up_desc down_desc up up_bias C H BLOCK_C BLOCK_H STAGES GROUP_REGISTERS",
+    "grad_hidden_desc out sums up down normed grad hidden_smem hidden out_tile ones weights_full "
+    "num_rows rows_per_part up_desc down_desc up_bias C H BLOCK_C BLOCK_H",
 )
-"""What the warp groups of a CTA share, and the constants."""
 
 
 @gluon.jit
 def load(cta):
     """The loader warp."""
     h = gl.program_id(0) * cta.BLOCK_H
-    weights_ready = cta.weights_full.index(0)
-    mbarrier.expect(weights_ready, 2 * cta.BLOCK_H * cta.BLOCK_C * 2)
-    async_load(cta.up_desc, [h, 0], weights_ready, cta.up)
-    async_load(cta.down_desc, [0, h], weights_ready, cta.down)
+    mbarrier.expect(cta.weights_full, smem.tile_bytes(cta.up_desc, cta.down_desc))
+    async_load(cta.up_desc, [h, 0], cta.weights_full, cta.up)
+    async_load(cta.down_desc, [0, h], cta.weights_full, cta.down)
     start = gl.program_id(1) * cta.rows_per_part
     i = gl.to_tensor(0)
     for row in range(start, gl.minimum(start + cta.rows_per_part, cta.num_rows), ROWS):
-        slot, bar = wait_empty(cta.full, cta.empty, i, 2 * ROWS * cta.BLOCK_C * 2)
-        async_load(cta.normed_desc, [row, 0], bar, cta.normed.index(slot))
-        async_load(cta.grad_desc, [row, 0], bar, cta.grad.index(slot))
+        ring.load_pair(cta.normed, cta.grad, i, [row, 0], [row, 0])
         i += 1
 
 
@@ -84,13 +72,12 @@ def write_product(product, out, part, first, C: gl.constexpr, H: gl.constexpr):
 
 
 @gluon.jit
-def multiply(weights, rows, full, i, BLOCK_H: gl.constexpr, STAGES: gl.constexpr):
-    """Weights by the ring's next rows, transposed: (hidden channels, rows)."""
-    zero = gl.full([BLOCK_H, ROWS], 0.0, gl.float32, mma_layout(ROWS))
-    mbarrier.wait(full.index(i % STAGES), (i // STAGES) & 1)
-    rows_t = rows.index(i % STAGES).permute((1, 0))
-    product = mma(weights, rows_t, zero, use_acc=False, is_async=True)
-    return mma_wait(0, [product])
+def multiply(weights, rows, i):
+    """Weights by the ring's next rows, transposed: (hidden channels, rows); with their place."""
+    zero = zeros(weights.shape[0], ROWS)
+    slot = ring.wait_full(rows, i)
+    rows_t = rows.slots.index(slot).permute((1, 0))
+    return mma_wait(0, [mma(weights, rows_t, zero, use_acc=False, is_async=True)]), slot
 
 
 @gluon.jit
@@ -102,18 +89,19 @@ def compute_hidden(cta):
     start = part * cta.rows_per_part
     h = first + gl.arange(0, cta.BLOCK_H, layout=gl.SliceLayout(1, mma_layout(ROWS)))
     bias = gl.load(cta.up_bias + h, mask=h < cta.H, other=0.0).to(gl.float32)[:, None]
-    product = gl.full([cta.BLOCK_H, cta.BLOCK_C], 0.0, gl.float32, L)
-    mbarrier.wait(cta.weights_full.index(0), 0)
+    product = zeros(cta.BLOCK_H, cta.BLOCK_C)
+    mbarrier.wait(cta.weights_full, 0)
     i = gl.to_tensor(0)
     for _ in range(start, gl.minimum(start + cta.rows_per_part, cta.num_rows), ROWS):
-        hidden = relu(multiply(cta.up, cta.normed, cta.full, i, cta.BLOCK_H, cta.STAGES) + bias)
+        hidden, slot = multiply(cta.up, cta.normed, i)
+        hidden = relu(hidden + bias)
         left = gl.convert_layout(hidden, A)
-        product = mma(left, cta.grad.index(i % cta.STAGES), product, is_async=True)
-        mbarrier.wait(cta.hidden_empty.index(i & 1), ((i // 2) & 1) ^ 1)
+        product = mma(left, cta.grad.slots.index(slot), product, is_async=True)
+        mbarrier.wait(cta.hidden.empty.index(i & 1), ring.phase(cta.hidden, i) ^ 1)
         cta.hidden_smem.index(i & 1).store(hidden)
-        mbarrier.arrive(cta.hidden_full.index(i & 1))
+        mbarrier.arrive(cta.hidden.full.index(i & 1))
         product = mma_wait(0, [product])
-        mbarrier.arrive(cta.empty.index(i % cta.STAGES))
+        mbarrier.arrive(cta.normed.empty.index(slot))
         i += 1
     write_product(product, cta.out, gl.num_programs(1) + part, first, cta.C, cta.H)
 
@@ -125,27 +113,27 @@ def compute_gradient(cta):
     A: gl.constexpr = gl.DotOperandLayout(0, L, 2)
     first, part = gl.program_id(0) * cta.BLOCK_H, gl.program_id(1)
     start = part * cta.rows_per_part
-    product = gl.full([cta.BLOCK_H, cta.BLOCK_C], 0.0, gl.float32, L)
-    total = gl.full([cta.BLOCK_H, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
+    product = zeros(cta.BLOCK_H, cta.BLOCK_C)
+    total = zeros(cta.BLOCK_H, COLUMNS)
     down_t = cta.down.permute((1, 0))
-    mbarrier.wait(cta.weights_full.index(0), 0)
+    mbarrier.wait(cta.weights_full, 0)
     i = gl.to_tensor(0)
     for row in range(start, gl.minimum(start + cta.rows_per_part, cta.num_rows), ROWS):
-        grad_hidden = multiply(down_t, cta.grad, cta.full, i, cta.BLOCK_H, cta.STAGES)
-        mbarrier.wait(cta.hidden_full.index(i & 1), (i // 2) & 1)
+        grad_hidden, slot = multiply(down_t, cta.grad, i)
+        mbarrier.wait(cta.hidden.full.index(i & 1), ring.phase(cta.hidden, i))
         grad16 = relu_backward(grad_hidden, cta.hidden_smem.index(i & 1).load(mma_layout(ROWS)))
-        mbarrier.arrive(cta.hidden_empty.index(i & 1))
+        mbarrier.arrive(cta.hidden.empty.index(i & 1))
         left = gl.convert_layout(grad16, A)
-        product = mma(left, cta.normed.index(i % cta.STAGES), product, is_async=True)
+        product = mma(left, cta.normed.slots.index(slot), product, is_async=True)
         total = mma(left, cta.ones, total, is_async=True)
         tma.store_wait(0)
         cta.out_tile.store(grad16)
         fence_async_shared()
         for h in gl.static_range(0, cta.BLOCK_H, ROWS):
-            at = [piece_row(row, first + h, cta.H), 0]
+            at = [parts.piece_row(row, first + h, cta.H), 0]
             async_store(cta.grad_hidden_desc, at, cta.out_tile.slice(h, ROWS, dim=0))
         product, total = mma_wait(0, [product, total])
-        mbarrier.arrive(cta.empty.index(i % cta.STAGES))
+        mbarrier.arrive(cta.normed.empty.index(slot))
         i += 1
     write_product(product, cta.out, part, first, cta.C, cta.H)
     write_product(total, cta.sums, part, first, 1, cta.H)
@@ -153,42 +141,33 @@ def compute_gradient(cta):
 
 
 @gluon.jit
-def run_partitions(cta):
-    """Two warp groups and a loader warp."""
-    gl.warp_specialize(
-        [(compute_hidden, (cta,)), (compute_gradient, (cta,)), (load, (cta,))],
-        [4, 1],
-        [cta.GROUP_REGISTERS, REGISTERS - 2 * cta.GROUP_REGISTERS],
-    )
+def compute(w: gl.constexpr, cta):
+    """Warp group ``w``."""
+    if w == 0:
+        compute_hidden(cta)
+    else:
+        compute_gradient(cta)
 
 
 @gluon.jit
 def gradients_kernel(
-    normed_desc, grad_desc, up_desc, down_desc, grad_hidden_desc,
-    up_bias, out, sums, num_rows, rows_per_part,
-    C: gl.constexpr, H: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr,
-    GROUP_REGISTERS: gl.constexpr,
+    normed_desc, grad_desc, up_desc, down_desc, grad_hidden_desc, up_bias, out, sums, num_rows,
+    rows_per_part, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr,
+    STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``out`` (2, parts, H, C), ``sums`` (parts, H), over a part's rows each."""
     dtype: gl.constexpr = normed_desc.dtype
-    up = gl.allocate_shared_memory(dtype, [BLOCK_H, BLOCK_C], up_desc.layout)
-    down = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_H], down_desc.layout)
-    normed = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_C], normed_desc.layout)
-    grad = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_C], grad_desc.layout)
+    ones = parts.new_columns(1, dtype).index(0)
+    up, down = smem.tile(up_desc), smem.tile(down_desc)
+    normed = ring.new(normed_desc, STAGES, 2)
+    grad = ring.along(normed, grad_desc, STAGES)
     hidden_smem = gl.allocate_shared_memory(dtype, [2, BLOCK_H, ROWS], grad_hidden_desc.layout)
     out_tile = gl.allocate_shared_memory(dtype, [BLOCK_H, ROWS], grad_hidden_desc.layout)
-    ones, weights_full = new_columns(1, dtype).index(0), new_barriers(1, 1)
-    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
-    hidden_full, hidden_empty = new_barriers(2, 1), new_barriers(2, 1)
-    fence_async_shared()
-    rows, per_part = gl.to_tensor(num_rows), gl.to_tensor(rows_per_part)
-    run_partitions(Cta(
-        grad_hidden_desc, out, sums, down, normed, grad, hidden_smem, out_tile, ones,
-        weights_full, full, empty, hidden_full, hidden_empty, rows, per_part,
-        normed_desc, grad_desc, up_desc, down_desc, up, up_bias,
-        C, H, BLOCK_C, BLOCK_H, STAGES, GROUP_REGISTERS,
-    ))  # fmt: skip
+    two_groups(Cta(
+        grad_hidden_desc, out, sums, up, down, normed, grad, hidden_smem, ring.barriers(2, 1),
+        out_tile, ones, smem.barrier(), gl.to_tensor(num_rows), gl.to_tensor(rows_per_part),
+        up_desc, down_desc, up_bias, C, H, BLOCK_C, BLOCK_H,
+    ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
 def gradients(
@@ -207,7 +186,7 @@ def gradients(
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
     sizes = tiles.tile("transition_gradients_hopper", "sm_90", shape_class(grad_RC, num_hidden))
-    width, block = width_of(channels), sizes["BLOCK_H"]
+    width, block = parts.width_of(channels), sizes["BLOCK_H"]
     # Whole tiles of the next kernel: zeros beyond the last row, for its sums.
     num_rows = 2 * ROWS.value * triton.cdiv(num_rows, 2 * ROWS.value)
     num_pieces = num_rows // ROWS.value * 2 * triton.cdiv(num_hidden, 2 * DEPTH.value)
@@ -216,10 +195,10 @@ def gradients(
     blocks = triton.cdiv(num_hidden, block)
     wanted = max(1, num_sms(grad_RC.device) // blocks)
     rows_per_part = ROWS.value * triton.cdiv(triton.cdiv(num_rows, wanted), ROWS.value)
-    parts = triton.cdiv(num_rows, rows_per_part)
+    num_parts = triton.cdiv(num_rows, rows_per_part)
     new = partial(torch.empty, dtype=torch.float32, device=grad_RC.device)
-    products, sums = new(2, parts, num_hidden, channels), new(parts, num_hidden)
-    gradients_kernel[(blocks, parts)](
+    products, sums = new(2, num_parts, num_hidden, channels), new(num_parts, num_hidden)
+    gradients_kernel[(blocks, num_parts)](
         tiles_of(normed_RC, ROWS.value, width), tiles_of(grad_RC, ROWS.value, width),
         tiles_of(parameters.up_weight, block, width),
         tiles_of(parameters.down_weight, width, block),

@@ -1,9 +1,9 @@
 """Second kernel of the backward: the gradient of the rows; see `parts`.
 
-The product of hidden channels' gradient with ``up``; LayerNorm's backward and the residual's
-gradient follow on the chip. At a tile's end, the rows and the result's gradient come through the
-same ring as ``up``, one slot each for each warp group. The gradient of the norm's weight and the
-result's gradient are summed over rows by products with ones.
+The loader brings pieces of the hidden channels' gradient with rows of ``up`` in a ring; at the end
+of a tile come x and the result's gradient, one place each for each of two warp groups, in the same
+ring. A group multiplies along the hidden channels, does LayerNorm's backward on the chip and gives
+back places that only the other needs. Products with ones sum over rows.
 """
 
 from collections import namedtuple
@@ -15,27 +15,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import tiles
+from scalefold_kernels import ring, smem, tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import (
-    ROWS,
-    columns,
-    mma_layout,
-    new_barriers,
-    opaque_zero,
-    two_groups,
-    wait_empty,
-    wait_full,
-    widen,
-)
-from scalefold_kernels.ops.transition.hopper.parts import (
-    COLUMNS,
-    DEPTH,
-    load_next,
-    new_columns,
-    piece_row,
-    width_of,
-)
+from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen, zeros
+from scalefold_kernels.ops.transition.hopper import parts
+from scalefold_kernels.ops.transition.hopper.parts import COLUMNS, DEPTH
 from scalefold_kernels.ops.transition.op import Parameters, shape_class
 from scalefold_kernels.tma import num_ctas, tiles_of
 
@@ -47,10 +31,9 @@ NARROW = gl.constexpr(16)
 
 Cta = namedtuple(
     "Cta",
-    "norm_weight stats sums grad_x_desc left right ones full empty num_tiles num_rows "
-    "grad_hidden_desc up_desc x_desc grad_desc C H BLOCK_C STAGES UNROLL GROUP_REGISTERS",
+    "norm_weight stats sums grad_x_desc left up x grad ones num_tiles num_rows grad_hidden_desc "
+    "C H BLOCK_C UNROLL",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
@@ -60,16 +43,18 @@ def load(cta):
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = 2 * tile * ROWS
         for h in range(0, cta.H, DEPTH):
-            slot, bar = wait_empty(cta.full, cta.empty, i, (2 * ROWS + cta.BLOCK_C) * DEPTH * 2)
+            boxes: gl.constexpr = smem.tile_bytes(cta.grad_hidden_desc, cta.grad_hidden_desc)
+            slot = ring.wait_empty(cta.up, i, boxes + smem.tile_bytes(cta.up.desc))
+            ready = cta.up.full.index(slot)
             for w in gl.static_range(2):
-                at = [piece_row(row + w * ROWS, h, cta.H), 0]
-                async_load(cta.grad_hidden_desc, at, bar, cta.left.index(2 * slot + w))
-            async_load(cta.up_desc, [h, 0], bar, cta.right.index(slot))
+                at = [parts.piece_row(row + w * ROWS, h, cta.H), 0]
+                async_load(cta.grad_hidden_desc, at, ready, cta.left.index(2 * slot + w))
+            ring.copy(cta.up, slot, [h, 0])
             i += 1
         for w in gl.static_range(2):
-            at = [row + w * ROWS, 0]
-            i = load_next(cta.x_desc, at, cta.right, cta.full, cta.empty, i)
-            i = load_next(cta.grad_desc, at, cta.right, cta.full, cta.empty, i)
+            ring.load(cta.x, i, [row + w * ROWS, 0])
+            ring.load(cta.grad, i + 1, [row + w * ROWS, 0])
+            i += 2
 
 
 @gluon.jit
@@ -79,23 +64,23 @@ def multiply(product, cta, i, w: gl.constexpr, STEPS: gl.constexpr):
     Not one for all slots of a tile: across iterations, ptxas (12.8) would wait after each step.
     """
     for step in gl.static_range(STEPS):
-        slot = wait_full(cta.full, i)
+        slot = ring.wait_full(cta.up, i)
         rows = cta.left.index(2 * slot + w).permute((1, 0))
-        product = mma(rows, cta.right.index(slot), product, is_async=True)
+        product = mma(rows, cta.up.slots.index(slot), product, is_async=True)
         if step > 0:
             product = mma_wait(1, [product])
-            mbarrier.arrive(cta.empty.index((i - 1) % cta.STAGES))
+            mbarrier.arrive(cta.up.empty.index(ring.place(cta.up, i - 1)))
         i += 1
     product = mma_wait(0, [product])
-    mbarrier.arrive(cta.empty.index((i - 1) % cta.STAGES))
+    mbarrier.arrive(cta.up.empty.index(ring.place(cta.up, i - 1)))
     return product, i
 
 
 @gluon.jit
 def skip(cta, i):
     """Wait for a slot that only the other group uses, and release it; returns i + 1."""
-    slot = wait_full(cta.full, i)
-    mbarrier.arrive(cta.empty.index(slot))
+    slot = ring.wait_full(cta.up, i)
+    mbarrier.arrive(cta.up.empty.index(slot))
     return i + 1
 
 
@@ -108,7 +93,7 @@ def sums_over_channels(
     column = gl.arange(0, NARROW, layout=gl.SliceLayout(0, L))
     mean = gl.convert_layout(mean, gl.SliceLayout(1, L))
     grads = columns(grad_normed, NARROW)
-    total = gl.full([ROWS, NARROW], 0.0, gl.float32, L)
+    total = zeros(ROWS, NARROW)
     product = total
     for part in gl.static_range(BLOCK_C // NARROW):
         c = part * NARROW + column
@@ -156,12 +141,12 @@ def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
 def compute(w: gl.constexpr, cta):
     """Warp group ``w``."""
     S: gl.constexpr = mma_layout(COLUMNS)
-    total = gl.full([cta.BLOCK_C, COLUMNS], 0.0, gl.float32, S)
+    total = zeros(cta.BLOCK_C, COLUMNS)
     STEPS: gl.constexpr = (cta.H + DEPTH - 1) // DEPTH
     i = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = (2 * tile + w) * ROWS
-        product = gl.full([ROWS, cta.BLOCK_C], 0.0, gl.float32, mma_layout(cta.BLOCK_C))
+        product = zeros(ROWS, cta.BLOCK_C)
         for _ in range(STEPS // cta.UNROLL):
             product, i = multiply(product, cta, i, w, cta.UNROLL)
         if STEPS % cta.UNROLL > 0:
@@ -169,21 +154,19 @@ def compute(w: gl.constexpr, cta):
         if w == 1:
             i = skip(cta, i)
             i = skip(cta, i)
-        x_slot, slot = i % cta.STAGES, (i + 1) % cta.STAGES
-        mbarrier.wait(cta.full.index(x_slot), (i // cta.STAGES) & 1)
-        mbarrier.wait(cta.full.index(slot), ((i + 1) // cta.STAGES) & 1)
+        x_slot, slot = ring.wait_full(cta.x, i), ring.wait_full(cta.grad, i + 1)
         i += 2
         zeroth = opaque_zero(i)
-        grad_tile = cta.right.index(slot)
+        grad_tile = cta.grad.slots.index(slot)
         total = mma(grad_tile.permute((1, 0)), cta.ones.index(1 + zeroth), total)
-        normalise_backward(product, cta.right.index(x_slot), grad_tile, row, cta)
+        normalise_backward(product, cta.x.slots.index(x_slot), grad_tile, row, cta)
         fence_async_shared()
         async_store(cta.grad_x_desc, [row, 0], grad_tile)
-        terms = cta.right.index(x_slot).permute((1, 0))
+        terms = cta.x.slots.index(x_slot).permute((1, 0))
         total = mma(terms, cta.ones.index(zeroth), total)
-        mbarrier.arrive(cta.empty.index(x_slot))
+        mbarrier.arrive(cta.x.empty.index(x_slot))
         tma.store_wait(0)
-        mbarrier.arrive(cta.empty.index(slot))
+        mbarrier.arrive(cta.grad.empty.index(slot))
         if w == 0:
             i = skip(cta, i)
             i = skip(cta, i)
@@ -196,25 +179,19 @@ def compute(w: gl.constexpr, cta):
 
 @gluon.jit
 def input_gradient_kernel(
-    grad_hidden_desc, up_desc, x_desc, grad_desc, grad_x_desc,
-    norm_weight, stats, sums, num_tiles, num_rows,
-    C: gl.constexpr, H: gl.constexpr,
-    BLOCK_C: gl.constexpr, STAGES: gl.constexpr, UNROLL: gl.constexpr,
-    GROUP_REGISTERS: gl.constexpr,
+    grad_hidden_desc, up_desc, x_desc, grad_desc, grad_x_desc, norm_weight, stats, sums, num_tiles,
+    num_rows, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
+    UNROLL: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``sums`` (2, 2 CTAs, C) over each group's rows."""
-    dtype: gl.constexpr = x_desc.dtype
-    left = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, DEPTH], grad_hidden_desc.layout)
-    right = gl.allocate_shared_memory(dtype, [STAGES, DEPTH, BLOCK_C], up_desc.layout)
-    ones = new_columns(2, dtype)
-    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
-    fence_async_shared()
-    tile_count, row_count = gl.to_tensor(num_tiles), gl.to_tensor(num_rows)
+    ones = parts.new_columns(2, x_desc.dtype)
+    left = smem.tiles(grad_hidden_desc, 2 * STAGES)
+    up = ring.new(up_desc, STAGES, 2)
+    x, grad = ring.beside(up, x_desc), ring.beside(up, grad_desc)
     two_groups(Cta(
-        norm_weight, stats, sums, grad_x_desc, left, right, ones, full, empty, tile_count,
-        row_count, grad_hidden_desc, up_desc, x_desc, grad_desc, C, H, BLOCK_C, STAGES, UNROLL,
-        GROUP_REGISTERS,
-    ), compute, load)  # fmt: skip
+        norm_weight, stats, sums, grad_x_desc, left, up, x, grad, ones, gl.to_tensor(num_tiles),
+        gl.to_tensor(num_rows), grad_hidden_desc, C, H, BLOCK_C, UNROLL,
+    ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
 def input_gradient(
@@ -227,7 +204,7 @@ def input_gradient(
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
     sizes = tiles.tile("transition_input_hopper", "sm_90", shape_class(grad_RC, num_hidden))
-    width = width_of(channels)
+    width = parts.width_of(channels)
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
     ctas = num_ctas(num_tiles, grad_RC.device)
     grad_x = x_RC.new_empty(num_rows, channels)

@@ -26,9 +26,8 @@ def sum_parts(ptr, num_parts, columns, WIDTH: tl.constexpr, BLOCK_P: tl.constexp
 @triton.jit
 def transition_finish_kernel(
     products_ptr, sums_ptr, weight_sums_ptr, grad_sums_ptr, up_ptr, grad_norm_ptr, grad_up_ptr,
-    grad_up_bias_ptr, grad_down_ptr, grad_down_bias_ptr, num_parts, num_row_parts,
-    C: tl.constexpr, H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr,
-    BLOCK_P: tl.constexpr,
+    grad_up_bias_ptr, grad_down_ptr, grad_down_bias_ptr, num_parts, num_row_parts, C: tl.constexpr,
+    H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
     """All parameters' gradients from parts of sums over rows.
 

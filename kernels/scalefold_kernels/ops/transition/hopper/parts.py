@@ -1,22 +1,14 @@
-"""What forward and backward share on Hopper GPUs.
+"""What the transition's kernels for Hopper GPUs share.
 
-A CTA stays for many tiles of 128 rows. A loader warp brings rows and weights by TMA
-and announces them on barriers; two warp groups have 64 rows each, on the chip from the first
-product to the result, and walk along the hidden channels. The weights pass by in blocks that both
-groups use, a few ahead; the groups drift apart, so that one multiplies while the other applies
-bias and ReLU.
-
-Beyond the last row, channel and hidden channel TMA reads zeros and writes nothing.
-
-Legend: C channels, H hidden channels; BLOCK_C, BLOCK_H their blocks in shared memory (all of C).
-``up`` is (H, C), ``down`` (C, H).
+A CTA stays for many tiles of 128 rows, 64 for each of two warp groups. Hidden channels never leave
+the chip in forward. Beyond the last row, channel and hidden channel TMA reads zeros and writes
+nothing. Legend: C channels, H hidden channels; BLOCK_C, BLOCK_H their blocks in shared memory (all
+of C). ``up`` is (H, C), ``down`` (C, H).
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from scalefold_kernels.compiler import async_load, reinterpret
-from scalefold_kernels.gluon import wait_empty
 from scalefold_kernels.tma import padded
 
 COLUMNS = gl.constexpr(8)
@@ -45,15 +37,6 @@ def new_columns(NUMBER: gl.constexpr, dtype: gl.constexpr):
     for n in gl.static_range(NUMBER):
         tiles.index(n).store(zero + (column == n).to(dtype)[None, :])
     return tiles
-
-
-@gluon.jit
-def load_next(desc, at, ring, full, empty, i):
-    """Start copying a tile to the place of number i in a ring; returns i + 1."""
-    slot, bar = wait_empty(full, empty, i, desc.block_type.nbytes)
-    tile = reinterpret(ring.index(slot), desc.dtype, desc.block_type.shape, desc.layout)
-    async_load(desc, at, bar, tile)
-    return i + 1
 
 
 @gluon.jit

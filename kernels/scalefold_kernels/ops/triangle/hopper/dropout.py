@@ -60,7 +60,7 @@ def other_mask(first, before, P, ROWS, COLUMNS, SHARED: gl.constexpr):
 
 
 @gluon.jit
-def draw(first, P, dropped, ROWS, COLUMNS, SHARED: gl.constexpr, WORDS: gl.constexpr):
+def draw(first, dropped, P, ROWS, COLUMNS, SHARED: gl.constexpr, WORDS: gl.constexpr):
     """Which channels are kept: bit 8 w + 2 k + e of (row, q) is that of word w's (k, q, e).
 
     dropped : key (B,), layer, threshold, factor

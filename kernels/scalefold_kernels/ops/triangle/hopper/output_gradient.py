@@ -1,12 +1,13 @@
 """Gradients of the output on Hopper GPUs; see `parts`, and `..triton` for names.
 
-Two warp groups work on tiles of their own. What they make of the gradient and of the product stays
-where these came to in shared memory, and a third warp group adds up the weight's gradient from
-there, in registers over all tiles of the CTA.
-
-The normalisation's scale and shift are worked into weight and bias first: a projection of
+The loader brings tiles to places of each of two warp groups. What these make of the gradient and of
+the product stays there, announced on ``ready``. A third warp group adds up the weight's gradient
+from there, in registers over all tiles of the CTA; a place is empty when both are done. First, the
+third works the normalisation's scale and shift into weight and bias (``folded``): a projection of
 ``standard * scale + shift`` is one of ``standard``.
 """
+
+from collections import namedtuple
 
 import torch
 from torch import Tensor
@@ -14,17 +15,16 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.dropout.mask import drawing
-from scalefold_kernels.gluon import mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import mma_layout, widen, zeros
 from scalefold_kernels.ops.triangle.arguments import OutputArguments, OutputKept, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
 from scalefold_kernels.ops.triangle.triton.weights import finish
-
-SUM_COLUMNS = gl.constexpr(8)
-"""The narrowest matrix product: with a matrix of ones, it sums the gradient over positions."""
+from scalefold_kernels.smem import SUMS
 
 LOADER_REGISTERS = gl.constexpr(24)
 """Registers of the loader's thread, the fewest that there are; the third group needs the others."""
@@ -33,82 +33,80 @@ SUM_REGISTERS = gl.constexpr(168)
 """Registers of a thread of the third group, which holds the sums."""
 
 
+Cta = namedtuple(
+    "Cta",
+    "weight_desc gate_desc d_out_desc d_product_desc d_gate_desc mean reciprocal norm_weight "
+    "norm_bias bias dropped partial partial_bias weight bias_smem ones product gate d_out "
+    "weight_full folded ready P ROWS COLUMNS SHARED C REGISTERS",
+)
+
+
 @gluon.jit
-def load_tiles(args, C: gl.constexpr, STAGES: gl.constexpr):
-    """The loader warp; each warp group has STAGES places of its own."""
-    (
-        d_out_desc, product_desc, gate_desc, weight_desc, d_out_smem, product_smem, gate_smem,
-        weight_smem, weight_full, full, empty, P,
-    ) = args  # fmt: skip
-    HALVES: gl.constexpr = C // 64
-    mbarrier.expect(weight_full, C * C * 2)
-    for half in gl.static_range(HALVES):
-        async_load(weight_desc, [half * 64, 0], weight_full, weight_smem.index(half))
-    for i in range(parts.num_rounds(P)):
+def load(cta):
+    """The loader warp."""
+    HALVES: gl.constexpr = cta.C // 64
+    bytes: gl.constexpr = smem.tile_bytes(cta.product.desc) + HALVES * smem.tile_bytes(
+        cta.gate_desc, cta.d_out_desc
+    )
+    parts.load_weight(cta.weight_desc, cta.weight_full, cta.weight)
+    for i in range(parts.num_rounds(cta.P)):
         for w in gl.static_range(GROUPS):
             first = parts.tile_of(i, w)
-            if first < P:
-                slot = w * STAGES + i % STAGES
-                bar = full.index(slot)
-                mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
-                mbarrier.expect(bar, 3 * TILE * C * 2)
-                async_load(product_desc, [0, first], bar, product_smem.index(slot))
+            if first < cta.P:
+                slot = ring.wait_empty(cta.product, i, bytes, w)
+                ring.copy(cta.product, slot, [0, first])
+                bar = cta.product.full.index(slot)
                 for half in gl.static_range(HALVES):
                     at = [first, half * 64]
                     place = slot * HALVES + half
-                    async_load(gate_desc, at, bar, gate_smem.index(place))
-                    async_load(d_out_desc, at, bar, d_out_smem.index(place))
+                    async_load(cta.gate_desc, at, bar, cta.gate.index(place))
+                    async_load(cta.d_out_desc, at, bar, cta.d_out.index(place))
 
 
 @gluon.jit
-def differentiate(
-    w, args, SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr
-):  # fmt: skip
+def differentiate(w, cta):
     """Warp group ``w``: gradients of gate and product."""
-    (
-        d_product_desc, d_gate_desc, mean, reciprocal, dropped, weight_smem, bias_smem,
-        d_out_smem, product_smem, gate_smem, folded, full, ready, empty, P, ROWS, COLUMNS,
-    ) = args  # fmt: skip
+    C: gl.constexpr = cta.C
     HALVES: gl.constexpr = C // 64
     S: gl.constexpr = mma_layout(C)
     H: gl.constexpr = mma_layout(64)
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
-    dtype: gl.constexpr = d_gate_desc.dtype
-    whole: gl.constexpr = [GROUPS * STAGES, C, TILE]
-    transposed_smem = reinterpret(gate_smem, dtype, whole, d_product_desc.layout)
+    dtype: gl.constexpr = cta.d_gate_desc.dtype
+    whole: gl.constexpr = [cta.product.slots.shape[0], C, TILE]
+    transposed_smem = reinterpret(cta.gate, dtype, whole, cta.d_product_desc.layout)
     bits = no_bits()
     i = gl.to_tensor(0)
     first = parts.tile_of(i, w)
-    next_mean = parts.by_position(mean, first, P, S)
-    next_reciprocal = parts.by_position(reciprocal, first, P, S)
-    while first < P:
-        slot = w * STAGES + i % STAGES
-        if SHARED is not None:
-            if (i == 0) | other_mask(first, parts.tile_of(i - 1, w), P, ROWS, COLUMNS, SHARED):
-                bits = draw(first, P, dropped, ROWS, COLUMNS, SHARED, C // 32)
+    next_mean = parts.by_position(cta.mean, first, cta.P, S)
+    next_reciprocal = parts.by_position(cta.reciprocal, first, cta.P, S)
+    while first < cta.P:
+        if cta.SHARED is not None:
+            sizes = cta.P, cta.ROWS, cta.COLUMNS
+            if (i == 0) | other_mask(first, parts.tile_of(i - 1, w), *sizes, cta.SHARED):
+                bits = draw(first, cta.dropped, *sizes, cta.SHARED, C // 32)
         mean_P, reciprocal_P = next_mean, next_reciprocal
-        mbarrier.wait(full.index(slot), (i // STAGES) & 1)
-        product = product_smem.index(slot).permute((1, 0))
+        slot = ring.wait_full(cta.product, i, w)
+        product = cta.product.slots.index(slot).permute((1, 0))
         standard = (widen(product.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
         product.store(standard.to(dtype))
         fence_async_shared()
         # Only now, since the copy of the tile before takes its time.
         tma.store_wait(0)
         if i > 0:
-            mbarrier.arrive(empty.index(w * STAGES + (i - 1) % STAGES))
-        mbarrier.wait(folded, 0)
-        d_standard = gl.full([TILE, C], 0.0, gl.float32, S)
+            mbarrier.arrive(cta.product.empty.index(ring.place(cta.product, i - 1, w)))
+        mbarrier.wait(cta.folded, 0)
+        d_standard = zeros(TILE, C)
         for half in range(HALVES):
-            weight = weight_smem.index(half)
-            gate = gate_smem.index(slot * HALVES + half)
-            d_out = d_out_smem.index(slot * HALVES + half)
-            value = gl.full([TILE, 64], 0.0, gl.float32, H)
+            weight = cta.weight.index(half)
+            gate = cta.gate.index(slot * HALVES + half)
+            d_out = cta.d_out.index(slot * HALVES + half)
+            value = zeros(TILE, 64)
             value = mma(product, weight.permute((1, 0)), value, use_acc=False, is_async=True)
             gradient = widen(d_out.load(H))
-            if SHARED is not None:
-                gradient = dropped_out(gradient, bits, half * 64, dropped[3])
+            if cta.SHARED is not None:
+                gradient = dropped_out(gradient, bits, half * 64, cta.dropped[3])
             value = mma_wait(0, [value])
-            value += bias_smem.index(half).load(gl.SliceLayout(0, H))[None, :]
+            value += cta.bias_smem.index(half).load(gl.SliceLayout(0, H))[None, :]
             opened = parts.sigmoid(widen(gate.load(H)))
             value *= 1.0 - opened
             gradient *= opened
@@ -116,15 +114,15 @@ def differentiate(
             gradient = gradient.to(dtype)
             d_out.store(gradient)
             fence_async_shared()
-            async_store(d_gate_desc, [first, half * 64], gate)
+            async_store(cta.d_gate_desc, [first, half * 64], gate)
             gradient = gl.convert_layout(gradient, A)
             d_standard = mma(gradient, weight, d_standard, is_async=True)
             # Under the product: after the loop, which thread announces would be kept, and spilled.
-            mbarrier.arrive(ready.index(slot), pred=half == HALVES - 1)
+            mbarrier.arrive(cta.ready.index(slot), pred=half == HALVES - 1)
             d_standard = mma_wait(0, [d_standard])
         following = parts.tile_of(i + 1, w)
-        next_mean = parts.by_position(mean, following, P, S)
-        next_reciprocal = parts.by_position(reciprocal, following, P, S)
+        next_mean = parts.by_position(cta.mean, following, cta.P, S)
+        next_reciprocal = parts.by_position(cta.reciprocal, following, cta.P, S)
         standard = widen(product.load(S))
         along = parts.row_sum(d_standard * standard) * (1.0 / C)
         average = parts.row_sum(d_standard) * (1.0 / C)
@@ -134,117 +132,103 @@ def differentiate(
         transposed = transposed_smem.index(slot)
         transposed.permute((1, 0)).store(d_x)
         fence_async_shared()
-        async_store(d_product_desc, [0, first], transposed)
+        async_store(cta.d_product_desc, [0, first], transposed)
         i += 1
         first = parts.tile_of(i, w)
     tma.store_wait(0)
 
 
 @gluon.jit
-def fold(norm_weight, norm_bias, bias, weight_smem, bias_smem, weight_full, C: gl.constexpr):
+def fold(cta):
     """Work scale and shift into the weight, once it is there, and into the bias."""
+    C: gl.constexpr = cta.C
     S: gl.constexpr = mma_layout(C)
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, S))
     # They come from memory, too: while the weight does.
-    scale = parts.raw_columns(norm_weight, S)
-    shift = parts.raw_columns(norm_bias, S)
-    first_bias = gl.load(bias + row)
-    last_bias = gl.load(bias + C - 64 + row)
-    mbarrier.wait(weight_full, 0)
+    scale = parts.raw_columns(cta.norm_weight, S)
+    shift = parts.raw_columns(cta.norm_bias, S)
+    first_bias = gl.load(cta.bias + row)
+    last_bias = gl.load(cta.bias + C - 64 + row)
+    mbarrier.wait(cta.weight_full, 0)
     for half in gl.static_range(C // 64):
-        weight = widen(weight_smem.index(half).load(S))
+        weight = widen(cta.weight.index(half).load(S))
         added = first_bias if half == 0 else last_bias
         added = added.to(gl.float32) + parts.row_sum(weight * shift.to(gl.float32))
-        bias_smem.index(half).store(added)
-        weight_smem.index(half).store((weight * scale.to(gl.float32)).to(weight_smem.dtype))
+        cta.bias_smem.index(half).store(added)
+        cta.weight.index(half).store((weight * scale.to(gl.float32)).to(cta.weight.dtype))
     fence_async_shared()
 
 
 @gluon.jit
-def add_up(args, C: gl.constexpr, STAGES: gl.constexpr):
+def add_up(cta):
     """The warp group of the weight's gradient."""
-    (
-        norm_weight, norm_bias, bias, weight_smem, bias_smem, weight_full, folded,
-        partial, partial_bias, d_out_smem, product_smem, ones_smem, ready, empty, P,
-    ) = args  # fmt: skip
-    fold(norm_weight, norm_bias, bias, weight_smem, bias_smem, weight_full, C)
-    mbarrier.arrive(folded)
+    fold(cta)
+    mbarrier.arrive(cta.folded)
+    C: gl.constexpr = cta.C
     S: gl.constexpr = mma_layout(C)
-    ONES: gl.constexpr = mma_layout(SUM_COLUMNS)
-    whole: gl.constexpr = [GROUPS * STAGES, TILE, C]
-    d_out_smem = reinterpret(d_out_smem, d_out_smem.dtype, whole, d_out_smem.layout)
-    products = gl.full([C, C], 0.0, gl.float32, S)
-    sums = gl.full([C, SUM_COLUMNS], 0.0, gl.float32, ONES)
-    for i in range(parts.num_rounds(P)):
+    ONES: gl.constexpr = mma_layout(SUMS)
+    whole: gl.constexpr = [cta.product.slots.shape[0], TILE, C]
+    d_out = reinterpret(cta.d_out, cta.d_out.dtype, whole, cta.d_out.layout)
+    products = zeros(C, C)
+    sums = zeros(C, SUMS)
+    for i in range(parts.num_rounds(cta.P)):
         for w in range(GROUPS):
-            if parts.tile_of(i, w) < P:
-                slot = w * STAGES + i % STAGES
-                mbarrier.wait(ready.index(slot), (i // STAGES) & 1)
-                standard = product_smem.index(slot).permute((1, 0))
-                gradient = d_out_smem.index(slot).permute((1, 0))
+            if parts.tile_of(i, w) < cta.P:
+                slot = ring.place(cta.product, i, w)
+                mbarrier.wait(cta.ready.index(slot), ring.phase(cta.product, i, w))
+                standard = cta.product.slots.index(slot).permute((1, 0))
+                gradient = d_out.index(slot).permute((1, 0))
                 products = mma(gradient, standard, products, is_async=True)
-                sums = mma(gradient, ones_smem, sums, is_async=True)
+                sums = mma(gradient, cta.ones, sums, is_async=True)
                 products, sums = mma_wait(0, [products, sums])
-                mbarrier.arrive(empty.index(slot))
+                mbarrier.arrive(cta.product.empty.index(slot))
     row = gl.arange(0, C, layout=gl.SliceLayout(1, S))
     column = gl.arange(0, C, layout=gl.SliceLayout(0, S))
-    gl.store(partial + gl.program_id(0) * C * C + row[:, None] * C + column[None, :], products)
+    at = gl.program_id(0) * C * C + row[:, None] * C + column[None, :]
+    gl.store(cta.partial + at, products)
     row = gl.arange(0, C, layout=gl.SliceLayout(1, ONES))
-    sums = gl.sum(sums, 1) * (1.0 / SUM_COLUMNS)
-    gl.store(partial_bias + gl.program_id(0) * C + row, sums)
+    sums = gl.sum(sums, 1) * (1.0 / SUMS)
+    gl.store(cta.partial_bias + gl.program_id(0) * C + row, sums)
+
+
+@gluon.jit
+def run_partitions(cta):
+    """Three warp groups and a loader warp."""
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (differentiate, (gl.to_tensor(0), cta)),
+            (differentiate, (gl.to_tensor(1), cta)),
+            (add_up, (cta,)),
+            (load, (cta,)),
+        ],
+        [4, 4, 1],
+        [cta.REGISTERS, SUM_REGISTERS, LOADER_REGISTERS],
+    )
 
 
 @gluon.jit(do_not_specialize=["layer"])
 def output_backward_kernel(
-    d_out_desc, product_desc, gate_desc, weight_desc, d_product_desc, d_gate_desc,
-    mean, reciprocal, norm_weight, norm_bias, bias,
-    key, layer, threshold, factor, partial, partial_bias, P, ROWS, COLUMNS,
-    SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    d_out_desc, product_desc, gate_desc, weight_desc, d_product_desc, d_gate_desc, mean, reciprocal,
+    norm_weight, norm_bias, bias, key, layer, threshold, factor, partial, partial_bias, P, ROWS,
+    COLUMNS, SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """d_product (C, P), d_gate (P, C); partial (CTAs, C, C), partial_bias (CTAs, C)."""
     HALVES: gl.constexpr = C // 64
-    dtype: gl.constexpr = gate_desc.dtype
-    slots: gl.constexpr = GROUPS * STAGES
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    weight_smem = gl.allocate_shared_memory(dtype, [HALVES, 64, C], weight_desc.layout)
-    product_smem = gl.allocate_shared_memory(dtype, [slots, C, TILE], product_desc.layout)
-    gate_smem = gl.allocate_shared_memory(dtype, [slots * HALVES, TILE, 64], gate_desc.layout)
-    d_out_smem = gl.allocate_shared_memory(dtype, [slots * HALVES, TILE, 64], gate_desc.layout)
-    bias_smem = gl.allocate_shared_memory(gl.float32, [HALVES, 64], flat)
-    ones_layout: gl.constexpr = gl.NVMMASharedLayout(0, 16, 2)
-    ones_smem = gl.allocate_shared_memory(dtype, [TILE, SUM_COLUMNS], ones_layout)
-    full, ready, empty = new_barriers(slots, 1), new_barriers(slots, 1), new_barriers(slots, 2)
-    more = new_barriers(2, 1)
-    weight_full, folded = more.index(0), more.index(1)
-    ones = gl.full([TILE, SUM_COLUMNS], 1.0, gl.float32, mma_layout(SUM_COLUMNS))
-    ones_smem.store(ones.to(dtype))
-    fence_async_shared()
-
-    P = gl.to_tensor(P)
+    places: gl.constexpr = GROUPS * STAGES
+    bias_smem = smem.numbers(gl.float32, HALVES, 64)
+    ones = smem.ones().index(0)
+    product = ring.new(product_desc, places, 2)
+    more = smem.barriers(2, 1)
     dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), factor
-    load_args = (
-        d_out_desc, product_desc, gate_desc, weight_desc, d_out_smem, product_smem, gate_smem,
-        weight_smem, weight_full, full, empty, P,
-    )  # fmt: skip
-    args = (
-        d_product_desc, d_gate_desc, mean, reciprocal, dropped, weight_smem, bias_smem,
-        d_out_smem, product_smem, gate_smem, folded, full, ready, empty,
-        P, gl.to_tensor(ROWS), gl.to_tensor(COLUMNS),
-    )  # fmt: skip
-    sum_args = (
-        norm_weight, norm_bias, bias, weight_smem, bias_smem, weight_full, folded,
-        partial, partial_bias, d_out_smem, product_smem, ones_smem, ready, empty, P,
-    )  # fmt: skip
-    gl.warp_specialize(
-        [
-            (differentiate, (gl.to_tensor(0), args, SHARED, C, STAGES)),
-            (differentiate, (gl.to_tensor(1), args, SHARED, C, STAGES)),
-            (add_up, (sum_args, C, STAGES)),
-            (load_tiles, (load_args, C, STAGES)),
-        ],
-        [4, 4, 1],
-        [REGISTERS, SUM_REGISTERS, LOADER_REGISTERS],
-    )
+    run_partitions(Cta(
+        weight_desc, gate_desc, d_out_desc, d_product_desc, d_gate_desc, mean, reciprocal,
+        norm_weight, norm_bias, bias, dropped, partial, partial_bias,
+        smem.tiles(weight_desc, HALVES), bias_smem, ones, product,
+        smem.tiles(gate_desc, places * HALVES), smem.tiles(d_out_desc, places * HALVES),
+        more.index(0), more.index(1), smem.barriers(places, 1), gl.to_tensor(P),
+        gl.to_tensor(ROWS), gl.to_tensor(COLUMNS), SHARED, C, REGISTERS,
+    ))  # fmt: skip
 
 
 def output_backward(

@@ -1,20 +1,20 @@
-"""What the kernels for Hopper GPUs share.
+"""What the triangle's kernels for Hopper GPUs share.
 
-They are written in Gluon, Triton's lower level. A CTA stays for many tiles of 64 positions. A
-loader warp brings them to shared memory by TMA and announces them on barriers. Each warp group that
-computes, of one CTA or of several that share an SM, works on a tile of its own, so that one
-multiplies while another normalises. Results leave through shared memory by TMA.
-
-Tensors with positions last are transposed on the way between shared memory and registers
-(``ldmatrix`` and ``stmatrix`` do it). The four threads of a quad hold a position's channels.
+A CTA stays for many tiles of 64 positions. Each warp group, of one CTA or of several that share an
+SM, works on a tile of its own, so that one multiplies while another normalises. Tensors with
+positions last are transposed on the way between shared memory and registers (``ldmatrix`` and
+``stmatrix`` do it). The four threads of a quad hold a position's channels.
 """
 
 import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from scalefold_kernels import smem
+from scalefold_kernels.compiler import async_load
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.triangle.arguments import Sizes
 from scalefold_kernels.tma import tiles_of, within_reach
@@ -49,6 +49,24 @@ def tile_of(i, w):
 def num_rounds(P):
     """Tiles of a warp group, of which the last may be beyond the end."""
     return gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
+
+
+@gluon.jit
+def load_rows(desc, first, ready, slots):
+    """Start the copies of all channels of a tile, 64 to each slot; ``ready`` is for them alone."""
+    PARTS: gl.constexpr = slots.shape[0]
+    mbarrier.expect(ready, PARTS * smem.tile_bytes(desc))
+    for part in gl.static_range(PARTS):
+        async_load(desc, [first, part * 64], ready, slots.index(part))
+
+
+@gluon.jit
+def load_weight(desc, ready, slots):
+    """Start the copies of a weight, 64 rows to each slot; ``ready`` is for them alone."""
+    PARTS: gl.constexpr = slots.shape[0]
+    mbarrier.expect(ready, PARTS * smem.tile_bytes(desc))
+    for part in gl.static_range(PARTS):
+        async_load(desc, [part * 64, 0], ready, slots.index(part))
 
 
 @gluon.jit
@@ -143,6 +161,17 @@ def standardise(x, eps):
     variance = row_sum(centred * centred) * (1.0 / CHANNELS)
     reciprocal = 1.0 / gl.sqrt_rn(variance + eps)
     return centred * reciprocal[:, None], mean, reciprocal
+
+
+@gluon.jit
+def normalised(x, first, cta):
+    """Rows of a tile after LayerNorm; their statistics are stored."""
+    S: gl.constexpr = x.type.layout
+    standard, mean, reciprocal = standardise(x, cta.eps)
+    position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
+    gl.store(cta.mean + position, mean, mask=position < cta.P)
+    gl.store(cta.reciprocal + position, reciprocal, mask=position < cta.P)
+    return standard * columns(cta.norm_weight, S) + columns(cta.norm_bias, S)
 
 
 def num_ctas(sizes: Sizes, x: Tensor) -> int:

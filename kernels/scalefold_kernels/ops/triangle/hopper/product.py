@@ -1,8 +1,8 @@
 """Batched products of matrices on Hopper GPUs, one or two of them side by side.
 
-A tile is 256 x 128: two warp groups have 128 rows each, in registers, and a loader warp brings 64
-of the inner dimension at a time. Two products that share an operand take turns in a CTA, so
-that it comes from the L2 cache the second time.
+A tile is 256 x 128: two warp groups have 128 rows each, in registers. The loader brings 64 of the
+inner dimension at a time in a ring, which both groups give back one step later. Two products that
+share an operand take turns in a CTA, so that it comes from the L2 cache the second time.
 """
 
 from collections import namedtuple
@@ -16,8 +16,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, new_barriers, two_groups, wait_empty, wait_full
+from scalefold_kernels.gluon import two_groups, zeros
 from scalefold_kernels.ops.triangle.arguments import Product
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.parts import GROUPS
@@ -34,15 +35,21 @@ _STAGES = 3
 
 Cta = namedtuple(
     "Cta",
-    "products x_smem y_smem out_smem full empty rounds PRODUCTS STAGES GROUP_REGISTERS",
+    "products x y out blocks rounds PRODUCTS",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.constexpr_function
 def is_transposed(desc):
     """Whether the inner dimension of a block is not the one that is contiguous."""
     return desc.block_shape[1] == DEPTH.value
+
+
+@gluon.jit
+def new_blocks(NUMBER: gl.constexpr):
+    """Shared memory for blocks of operands, plain or transposed."""
+    layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 3)
+    return gl.allocate_shared_memory(gl.bfloat16, [NUMBER, 1, BLOCK, DEPTH], layout)
 
 
 @gluon.jit
@@ -56,17 +63,16 @@ def place(tile, sizes):
 
 
 @gluon.jit
-def load_block(desc, matrix, k, at, bar, smem):
+def load_block(desc, matrix, k, at, bar, block):
     """Start the copy of a block of an operand, plain or transposed as it is in memory."""
-    smem = reinterpret(smem, desc.dtype, desc.block_shape, desc.layout)
     if is_transposed(desc):
-        async_load(desc, [matrix, k, at], bar, smem)
+        async_load(desc, [matrix, k, at], bar, smem.as_described(block, desc))
     else:
-        async_load(desc, [matrix, at, k], bar, smem)
+        async_load(desc, [matrix, at, k], bar, smem.as_described(block, desc))
 
 
 @gluon.jit
-def load_tiles(cta):
+def load(cta):
     """The loader warp."""
     n = gl.to_tensor(0)
     for i in range(cta.rounds):
@@ -76,31 +82,31 @@ def load_tiles(cta):
             matrix, row, column, there = place(number, sizes)
             if there:
                 for k in range(0, sizes[3], DEPTH):
-                    slot, bar = wait_empty(cta.full, cta.empty, n, (GROUPS + 1) * BLOCK * DEPTH * 2)
-                    load_block(y_desc, matrix, k, column, bar, cta.y_smem.index(slot))
+                    slot = ring.wait_empty(cta.blocks, n, smem.tile_bytes(x_desc, x_desc, y_desc))
+                    bar = cta.blocks.full.index(slot)
+                    load_block(y_desc, matrix, k, column, bar, cta.y.index(slot))
                     for w in gl.static_range(GROUPS):
                         first = row + w * BLOCK
-                        tile = cta.x_smem.index(slot * GROUPS + w)
+                        tile = cta.x.index(slot * GROUPS + w)
                         load_block(x_desc, matrix, k, first, bar, tile)
                     n += 1
 
 
 @gluon.jit
-def operand(desc, smem):
+def operand(desc, block):
     """A block as (its 128 rows or columns, inner dimension)."""
     layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    smem = reinterpret(smem, desc.dtype, desc.block_shape[1:], layout)
+    block = reinterpret(block, desc.dtype, desc.block_shape[1:], layout)
     if is_transposed(desc):
-        return smem.permute((1, 0))
+        return block.permute((1, 0))
     else:
-        return smem
+        return block
 
 
 @gluon.jit
-def multiply(w, cta):
+def compute(w, cta):
     """Warp group ``w``."""
-    S: gl.constexpr = mma_layout(BLOCK)
-    out = cta.out_smem.index(w)
+    out = cta.out.index(w)
     n = gl.to_tensor(0)
     for i in range(cta.rounds):
         for p in gl.static_range(cta.PRODUCTS):
@@ -108,18 +114,18 @@ def multiply(w, cta):
             tile = i * gl.num_programs(0) + gl.program_id(0)
             matrix, row, column, there = place(tile, sizes)
             if there:
-                total = gl.full([BLOCK, BLOCK], 0.0, gl.float32, S)
+                total = zeros(BLOCK, BLOCK)
                 for k in range(0, sizes[3], DEPTH):
-                    slot = wait_full(cta.full, n)
-                    x = operand(x_desc, cta.x_smem.index(slot * GROUPS + w))
-                    y = operand(y_desc, cta.y_smem.index(slot)).permute((1, 0))
+                    slot = ring.wait_full(cta.blocks, n)
+                    x = operand(x_desc, cta.x.index(slot * GROUPS + w))
+                    y = operand(y_desc, cta.y.index(slot)).permute((1, 0))
                     total = mma(x, y, total, is_async=True)
                     total = mma_wait(1, [total])
                     if k > 0:
-                        mbarrier.arrive(cta.empty.index((n - 1) % cta.STAGES))
+                        mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n - 1)))
                     n += 1
                 total = mma_wait(0, [total])
-                mbarrier.arrive(cta.empty.index((n - 1) % cta.STAGES))
+                mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n - 1)))
                 tma.store_wait(0)
                 out.reshape([BLOCK, BLOCK]).store(total.to(out_desc.dtype))
                 fence_async_shared()
@@ -134,16 +140,6 @@ def batched_products_kernel(
     PRODUCTS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Products (batch, rows, inner) x (batch, inner, columns); for operands see `is_transposed`."""
-    dtype: gl.constexpr = out_desc.dtype
-    x_smem = gl.allocate_shared_memory(
-        dtype, [STAGES * GROUPS, 1, BLOCK, DEPTH], gl.NVMMASharedLayout(128, 16, 3)
-    )
-    y_smem = gl.allocate_shared_memory(
-        dtype, [STAGES, 1, BLOCK, DEPTH], gl.NVMMASharedLayout(128, 16, 3)
-    )
-    out_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, BLOCK, BLOCK], out_desc.layout)
-    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, GROUPS)
-    fence_async_shared()
     batch = gl.to_tensor(batch)
     sizes = batch, gl.to_tensor(rows), gl.to_tensor(columns), gl.to_tensor(inner)
     sizes_2 = batch, gl.to_tensor(rows_2), gl.to_tensor(columns_2), gl.to_tensor(inner_2)
@@ -154,8 +150,9 @@ def batched_products_kernel(
     rounds = gl.cdiv(batch * num_tiles, gl.num_programs(0))
     products = (x_desc, y_desc, out_desc, sizes), (x_desc_2, y_desc_2, out_desc_2, sizes_2)
     two_groups(Cta(
-        products, x_smem, y_smem, out_smem, full, empty, rounds, PRODUCTS, STAGES, REGISTERS,
-    ), multiply, load_tiles, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
+        products, new_blocks(STAGES * GROUPS), new_blocks(STAGES), smem.tiles(out_desc, GROUPS),
+        ring.barriers(STAGES, GROUPS), rounds, PRODUCTS,
+    ), compute, load, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def why_not(function: str, todo: Sequence[Product]) -> str | None:

@@ -1,4 +1,10 @@
-"""Projection of triangle multiplication on Hopper GPUs; see `parts`, and `..triton` for names."""
+"""Projection of triangle multiplication on Hopper GPUs; see `parts`, and `..triton` for names.
+
+All five weights stay in shared memory. The loader brings a tile at a time for each of two warp
+groups, which normalise it in registers and give its place back. They multiply it with 64 rows of a
+value's weight and of its gate's at a time; while they open the gate, the next two products are
+under way. Results leave through two places of a warp group, by turns.
+"""
 
 from collections import namedtuple
 
@@ -7,48 +13,46 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import mma_layout, new_barriers, two_groups, widen
+from scalefold_kernels.gluon import mma_layout, two_groups, widen, zeros
 from scalefold_kernels.ops.triangle.arguments import EPS, Projected, ProjectionWeights, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
 
 Cta = namedtuple(
     "Cta",
-    "operands gate_desc mask norm_weight norm_bias biases mean reciprocal weight_smem z_smem "
-    "out_smem weight_full full empty P eps weights z_desc C GROUP_REGISTERS",
+    "operands gate_desc mask norm_weight norm_bias biases mean reciprocal weights weight "
+    "weight_full z out P eps C",
 )
-"""What warps of a CTA share, see `gluon`."""
 
 
 @gluon.jit
-def load_tiles(cta):
+def load(cta):
     """The loader warp; a weight is several blocks of 64 rows."""
     HALVES: gl.constexpr = cta.C // 64
-    mbarrier.expect(cta.weight_full, 5 * cta.C * cta.C * 2)
+    mbarrier.expect(cta.weight_full, 5 * HALVES * smem.tile_bytes(cta.weights[0]))
     for i in gl.static_range(5):
         for half in gl.static_range(HALVES):
-            place = cta.weight_smem.index(i * HALVES + half)
+            place = cta.weight.index(i * HALVES + half)
             async_load(cta.weights[i], [half * 64, 0], cta.weight_full, place)
     for i in range(parts.num_rounds(cta.P)):
         for w in gl.static_range(GROUPS):
             first = parts.tile_of(i, w)
             if first < cta.P:
-                mbarrier.wait(cta.empty.index(w), (i & 1) ^ 1)
-                mbarrier.expect(cta.full.index(w), TILE * cta.C * 2)
-                async_load(cta.z_desc, [first, 0], cta.full.index(w), cta.z_smem.index(w))
+                ring.load(cta.z, i, [first, 0], w)
 
 
 @gluon.jit
 def multiply(normed, weight_smem, place):
     """Start a product with 64 rows of a weight."""
-    zero = gl.full([TILE, 64], 0.0, gl.float32, mma_layout(64))
+    zero = zeros(TILE, 64)
     weight = weight_smem.index(place).permute((1, 0))
     return mma(normed, weight, zero, use_acc=False, is_async=True)
 
 
 @gluon.jit
-def project(w, cta):
+def compute(w, cta):
     """Warp group ``w``: 64 channels at a time; products of the next are under way meanwhile."""
     HALVES: gl.constexpr = cta.C // 64
     S: gl.constexpr = mma_layout(cta.C)
@@ -60,36 +64,31 @@ def project(w, cta):
         first = parts.tile_of(i, w)
         if first < cta.P:
             inverse_mask = parts.invert_mask(parts.by_position(cta.mask, first, cta.P, H))
-            mbarrier.wait(cta.full.index(w), i & 1)
-            x = widen(cta.z_smem.index(w).load(S))
-            mbarrier.arrive(cta.empty.index(w))
-            standard, mean_P, reciprocal_P = parts.standardise(x, cta.eps)
-            position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
-            gl.store(cta.mean + position, mean_P, mask=position < cta.P)
-            gl.store(cta.reciprocal + position, reciprocal_P, mask=position < cta.P)
-            normed = standard * parts.columns(cta.norm_weight, S) + parts.columns(cta.norm_bias, S)
-            normed = gl.convert_layout(normed.to(dtype), A)
+            place = ring.wait_full(cta.z, i, w)
+            x = widen(cta.z.slots.index(place).load(S))
+            mbarrier.arrive(cta.z.empty.index(place))
+            normed = gl.convert_layout(parts.normalised(x, first, cta).to(dtype), A)
             weight = parts.opaque(0)
-            opened = multiply(normed, cta.weight_smem, weight + HALVES)
-            value = multiply(normed, cta.weight_smem, weight)
+            opened = multiply(normed, cta.weight, weight + HALVES)
+            value = multiply(normed, cta.weight, weight)
             for side in gl.static_range(2):
                 for half in gl.static_range(HALVES):
                     weight = parts.opaque(0) + 2 * side * HALVES + half + 1
                     if half + 1 < HALVES:
-                        next_opened = multiply(normed, cta.weight_smem, weight + HALVES)
-                        next_value = multiply(normed, cta.weight_smem, weight)
+                        next_opened = multiply(normed, cta.weight, weight + HALVES)
+                        next_value = multiply(normed, cta.weight, weight)
                     elif side == 0:
-                        next_opened = multiply(normed, cta.weight_smem, weight + 2 * HALVES)
-                        next_value = multiply(normed, cta.weight_smem, weight + HALVES)
+                        next_opened = multiply(normed, cta.weight, weight + 2 * HALVES)
+                        next_value = multiply(normed, cta.weight, weight + HALVES)
                     else:
                         # The first and the last 64 channels of the gate.
-                        next_opened = multiply(normed, cta.weight_smem, weight + HALVES)
-                        next_value = multiply(normed, cta.weight_smem, weight + 2 * HALVES - 1)
+                        next_opened = multiply(normed, cta.weight, weight + HALVES)
+                        next_value = multiply(normed, cta.weight, weight + 2 * HALVES - 1)
                     opened, value = mma_wait(2, [opened, value])
                     bias = parts.columns(cta.biases[2 * side + 1] + half * 64, H) * -parts.LOG2E
                     opened = parts.open_gate(opened, bias, inverse_mask[:, None])
                     value = (value + parts.columns(cta.biases[2 * side] + half * 64, H)) * opened
-                    out = cta.out_smem.index(2 * w + (side * HALVES + half) % 2)
+                    out = cta.out.index(2 * w + (side * HALVES + half) % 2)
                     # The result before the last has left this place.
                     tma.store_wait(1)
                     out.permute((1, 0)).store(value.to(dtype))
@@ -103,7 +102,7 @@ def project(w, cta):
                 else:
                     logit = value
                 logit += parts.columns(cta.biases[4] + half * 64, H)
-                out = cta.out_smem.index(w * 2 + half)
+                out = cta.out.index(w * 2 + half)
                 tma.store_wait(1)
                 out.store(logit.to(dtype))
                 fence_async_shared()
@@ -116,29 +115,21 @@ def project(w, cta):
 @gluon.jit
 def projection_forward_kernel(
     z_desc, a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
-    a_desc, b_desc, gate_desc, mask, norm_weight, norm_bias,
-    a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias, mean, reciprocal, P, eps,
-    C: gl.constexpr, REGISTERS: gl.constexpr,
+    a_desc, b_desc, gate_desc, mask, norm_weight, norm_bias, a_bias, a_gate_bias, b_bias,
+    b_gate_bias, gate_bias, mean, reciprocal, P, eps, C: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Masked operands (C, P), gate (P, C), statistics (P,)."""
     gl.static_assert(a_weight_desc.block_shape[0] == 64)
     gl.static_assert(a_desc.block_shape[0] == 64)
-    dtype: gl.constexpr = z_desc.dtype
-    weight_smem = gl.allocate_shared_memory(dtype, [5 * C // 64, 64, C], a_weight_desc.layout)
-    z_smem = gl.allocate_shared_memory(dtype, [GROUPS, TILE, C], z_desc.layout)
-    out_smem = gl.allocate_shared_memory(dtype, [2 * GROUPS, TILE, 64], gate_desc.layout)
-    full, empty = new_barriers(GROUPS, 1), new_barriers(GROUPS, 1)
-    weight_full = new_barriers(1, 1).index(0)
-    fence_async_shared()
     weights = (
         a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     )  # fmt: skip
-    P = gl.to_tensor(P)
     two_groups(Cta(
         (a_desc, b_desc), gate_desc, mask, norm_weight, norm_bias,
-        (a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias), mean, reciprocal, weight_smem,
-        z_smem, out_smem, weight_full, full, empty, P, eps, weights, z_desc, C, REGISTERS,
-    ), project, load_tiles, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
+        (a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias), mean, reciprocal, weights,
+        smem.tiles(a_weight_desc, 5 * C // 64), smem.barrier(), ring.new(z_desc, GROUPS, 1),
+        smem.tiles(gate_desc, 2 * GROUPS), gl.to_tensor(P), eps, C,
+    ), compute, load, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def projection_forward(

@@ -83,7 +83,7 @@ def gradient_rows(grad_out: Tensor) -> Tensor:
     return grad_out if dense else grad_out.clone(memory_format=torch.contiguous_format)
 
 
-def rows_descriptor(x: Tensor, block: int) -> TensorDescriptor:
+def rows(x: Tensor, block: int) -> TensorDescriptor:
     """Tiles (block positions, channels) of a tensor (B, R, N, H, C); zeros beyond its ends."""
     width = padded(x.shape[-1])
     line = width * x.element_size()
@@ -91,9 +91,7 @@ def rows_descriptor(x: Tensor, block: int) -> TensorDescriptor:
     return TensorDescriptor(x, [*x.shape], steps(x), [1, 1, block, 1, width], layout)
 
 
-def bias_descriptor(
-    bias: Tensor | None, stand_in: Tensor, block_q: int, block_k: int
-) -> TensorDescriptor:
+def bias(bias: Tensor | None, stand_in: Tensor, block_q: int, block_k: int) -> TensorDescriptor:
     """Tiles of a bias (B, H, Q, K), in the order of its memory."""
     x, rows, columns = stand_in[:, 0] if bias is None else bias, block_q, block_k
     if transposed(bias):
@@ -102,7 +100,7 @@ def bias_descriptor(
     return TensorDescriptor(x, [*x.shape], steps(x), [1, 1, rows, columns], layout)
 
 
-def statistics_descriptor(x: Tensor, block: int) -> TensorDescriptor:
+def statistics(x: Tensor, block: int) -> TensorDescriptor:
     """Tiles (block positions) of a tensor (B, R, H, N) of float32."""
     layout = gl.NVMMASharedLayout(0, 32, 4)
     return TensorDescriptor(x, [*x.shape], steps(x), [1, 1, 1, block], layout)
