@@ -26,7 +26,7 @@ from scalefold.engine.activation_checkpointing import ActivationCheckpointing, t
 from scalefold.engine.precision import narrow_model
 from scalefold.errors import InputError
 from scalefold.features.contract import ALL_FEATURES, Features
-from scalefold.features.shares import padded_sizes
+from scalefold.features.padding import padded_sizes
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly

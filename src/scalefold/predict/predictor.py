@@ -21,7 +21,7 @@ from scalefold.engine.cuda_graphs import CapturedPasses
 from scalefold.engine.precision import Precision, narrow_model, set_matrix_products
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
-from scalefold.features.shares import pad_to_degree
+from scalefold.features.padding import pad_to_degree
 from scalefold.model import AlphaFold, Outputs, Previous, Templates
 from scalefold.model.assembly import Assembly
 from scalefold.model.confidence import expected_aligned_error, predicted_tm_score

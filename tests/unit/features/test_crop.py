@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from scalefold.errors import InputError
-from scalefold.features.alignment import Window
-from scalefold.features.crop import choose_window, pad
+from scalefold.features.crop import Crop, random_crop
+from scalefold.features.padding import pad
 from scalefold.features.random import unit_floats, words
 
 
@@ -12,7 +12,7 @@ def starts(draw, clamped, length=12, size=8, count=20_000):
     shift = unit_floats(words(count, "shift"))
     start = unit_floats(words(count, "start"))
     windows = [
-        choose_window(length, size, draw=draw, clamped=clamped, shift=a, start=b)
+        random_crop(length, size, draw=draw, clamped=clamped, shift=a, start=b)
         for a, b in zip(shift.tolist(), start.tolist())
     ]
     assert {w.size for w in windows} == {size}
@@ -37,8 +37,8 @@ def test_unclamped_samples_prefer_the_n_terminus():
 
 @pytest.mark.parametrize("length", [1, 7, 8])
 def test_short_chains_are_taken_whole(length):
-    window = choose_window(length, 8, draw="alphafold", clamped=False, shift=0.999, start=0.999)
-    assert window == Window(0, length)
+    window = random_crop(length, 8, draw="alphafold", clamped=False, shift=0.999, start=0.999)
+    assert window == Crop(0, length)
 
 
 def test_padding_follows_the_contract():

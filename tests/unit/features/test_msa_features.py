@@ -5,17 +5,18 @@ import pytest
 import torch
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.features.alignment import StoredAlignment, Window
-from scalefold.features.draws import DrawKey, MsaDraws, draw_msa
-from scalefold.features.inputs import pass_inputs
+from scalefold.features.crop import Crop
 from scalefold.features.masking import replacement_bounds
-from scalefold.features.msa import msa_features
-from scalefold.features.msa_rows import choose_rows
+from scalefold.features.msa_features import msa_features
+from scalefold.features.msa_rows import select_rows
+from scalefold.features.packed_msa import PackedMsa
 from scalefold.features.query import Query
+from scalefold.features.raw_features import raw_pass
+from scalefold.features.sample_random import MsaRandom, RandomKey, msa_random
 
 LENGTH, ROWS = 40, 60
 CONFIG = FeaturesConfig(max_msa_clusters=8, max_extra_msa=12)
-WHOLE = Window(0, LENGTH)
+WHOLE = Crop(0, LENGTH)
 
 
 def query(msa, chain):
@@ -29,7 +30,7 @@ def sample(make_sample):
 
 @pytest.fixture(scope="module")
 def alignment(sample):
-    return StoredAlignment.of(query(sample.msa, sample.chain)).unpack()
+    return PackedMsa.of(query(sample.msa, sample.chain)).unpack()
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def features_of(sample):
     def make(alignment, draws, window=WHOLE, profile=sample.msa.profile):
         bounds = torch.from_numpy(replacement_bounds(profile, CONFIG.masked_msa))
         rows = len(alignment.symbols)
-        passes = [pass_inputs(rows, draw, CONFIG, 0) for draw in draws]
+        passes = [raw_pass(rows, draw, CONFIG, 0) for draw in draws]
         columns = torch.arange(window.start, window.stop)
         return msa_features(alignment, bounds, passes, columns, CONFIG)
 
@@ -47,8 +48,8 @@ def features_of(sample):
 
 
 def draws(index=0, block_deletion=CONFIG.block_deletion):
-    return draw_msa(
-        DrawKey("training", 0, index),
+    return msa_random(
+        RandomKey("training", 0, index),
         0,
         num_rows=ROWS,
         num_clusters=8,
@@ -58,7 +59,7 @@ def draws(index=0, block_deletion=CONFIG.block_deletion):
 
 
 def test_crop_before_or_after_summarising_is_the_same(alignment, features_of):
-    window = Window(11, 20)
+    window = Crop(11, 20)
     for draw in (draws(0), draws(1, None)):
         whole = features_of(alignment, [draw])[0]
         cropped = features_of(alignment, [draw], window)[0]
@@ -67,7 +68,7 @@ def test_crop_before_or_after_summarising_is_the_same(alignment, features_of):
 
 
 def test_clusters_look_at_columns_outside_the_crop(alignment, sample, features_of):
-    window = Window(11, 20)
+    window = Crop(11, 20)
     draw = draws(2, None)
     cropped = features_of(alignment, [draw], window)[0]
     inside = alignment.symbols[:, window.start : window.stop]
@@ -83,7 +84,7 @@ def test_clusters_look_at_columns_outside_the_crop(alignment, sample, features_o
         mask_symbol=draw.mask_symbol[:, window.start : window.stop],
     )
     profile = sample.msa.profile[window.start : window.stop]
-    blind = features_of(short, [short_draw], Window(0, window.size), profile)[0]
+    blind = features_of(short, [short_draw], Crop(0, window.size), profile)[0]
     assert torch.equal(cropped["true_msa"], blind["true_msa"])
     assert torch.equal(cropped["msa_feat"][..., :23], blind["msa_feat"][..., :23])
     assert not torch.equal(cropped["msa_feat"][..., 25:48], blind["msa_feat"][..., 25:48])
@@ -113,11 +114,11 @@ def test_permuting_rows_permutes_nothing_but_the_draws(sample, alignment, featur
         del_col=sample.msa.del_col[places],
         del_val=sample.msa.del_val[places],
     )
-    moved = MsaDraws(
+    moved = MsaRandom(
         draw.deletion_starts, rank[draw.row_order], draw.mask_position, draw.mask_symbol
     )
     expected = features_of(alignment, [draw])[0]
-    again = StoredAlignment.of(query(shuffled, sample.chain)).unpack()
+    again = PackedMsa.of(query(shuffled, sample.chain)).unpack()
     found = features_of(again, [moved])[0]
     for name, tensor in found.items():
         assert torch.equal(tensor, expected[name]), name
@@ -127,7 +128,7 @@ def test_profile_and_deletions_by_hand(sample, alignment, dense_deletions, featu
     """Clusters and summaries computed row by row, from the masked centres that come out."""
     draw = draws(4)
     features = features_of(alignment, [draw])[0]
-    choice = choose_rows(ROWS, draw, CONFIG.max_msa_clusters, 0.3)
+    choice = select_rows(ROWS, draw, CONFIG.max_msa_clusters, 0.3)
     masked = features["msa_feat"][..., :23].argmax(-1).numpy()
     msa, deletions = sample.msa.msa, dense_deletions(sample.msa)
     members: dict[int, list[int]] = {c: [] for c in range(len(choice.centres))}
@@ -175,15 +176,15 @@ def test_query_alone(sample, features_of):
         del_col=sample.msa.del_col[:0],
         del_val=sample.msa.del_val[:0],
     )
-    draw = draw_msa(
-        DrawKey("training", 0, 0),
+    draw = msa_random(
+        RandomKey("training", 0, 0),
         0,
         num_rows=1,
         num_clusters=1,
         num_res=LENGTH,
         block_deletion=CONFIG.block_deletion,
     )
-    alignment = StoredAlignment.of(query(single, sample.chain)).unpack()
+    alignment = PackedMsa.of(query(single, sample.chain)).unpack()
     features = features_of(alignment, [draw])[0]
     assert features["msa_feat"].shape == (1, LENGTH, 49)
     assert features["extra_msa"].shape == (0, LENGTH)

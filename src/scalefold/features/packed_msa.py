@@ -1,7 +1,7 @@
-"""An alignment on a device: dense symbols, sparse deletions.
+"""An alignment as tensors: dense symbols, sparse deletions.
 
 Legend: R rows, N residues of the full chain, D positions with a deletion to their left, M columns
-that are used (the crop).
+of the crop.
 """
 
 from __future__ import annotations
@@ -16,20 +16,8 @@ from scalefold.errors import InputError
 from scalefold.features.query import Query
 
 
-class Window(NamedTuple):
-    """Residues ``start`` to ``start + size`` of a chain."""
-
-    start: int
-    size: int
-
-    @property
-    def stop(self) -> int:
-        """One past the last residue."""
-        return self.start + self.size
-
-
-class Alignment(NamedTuple):
-    """An alignment, query first.
+class Msa(NamedTuple):
+    """An alignment on the device, query first.
 
     Attributes
     ----------
@@ -45,7 +33,7 @@ class Alignment(NamedTuple):
     deletion_count: Tensor
 
 
-class StoredAlignment(NamedTuple):
+class PackedMsa(NamedTuple):
     """An alignment as the shards have it: small enough to be sent anywhere.
 
     Attributes
@@ -63,7 +51,7 @@ class StoredAlignment(NamedTuple):
     deletion_count: Tensor
 
     @staticmethod
-    def of(query: Query) -> StoredAlignment:
+    def of(query: Query) -> PackedMsa:
         """Check a query's alignment and share its memory.
 
         Raises
@@ -83,19 +71,19 @@ class StoredAlignment(NamedTuple):
                 f"{query.name}: the first of {num_rows} alignment rows is not the chain's "
                 "sequence: pack the chain again from its own alignment"
             )
-        return StoredAlignment(
+        return PackedMsa(
             symbols=torch.from_numpy(msa.msa),
             deletion_end=torch.from_numpy(msa.del_ptr[1:].view(np.int32)),
             deletion_column=torch.from_numpy(msa.del_col.view(np.int16)),
             deletion_count=torch.from_numpy(msa.del_val.view(np.int16)),
         )
 
-    def unpack(self) -> Alignment:
+    def unpack(self) -> Msa:
         """Number the rows of the deletions, on the device that the alignment is on."""
         number = torch.arange(
             len(self.deletion_count), dtype=torch.int32, device=self.symbols.device
         )
-        return Alignment(
+        return Msa(
             symbols=self.symbols,
             deletion_row=torch.bucketize(number, self.deletion_end, right=True),
             deletion_column=self.deletion_column.long() & 0xFFFF,
@@ -103,12 +91,12 @@ class StoredAlignment(NamedTuple):
         )
 
 
-def deletion_matrix(alignment: Alignment, rows: Tensor, columns: Tensor) -> Tensor:
+def deletion_matrix(msa: Msa, rows: Tensor, columns: Tensor) -> Tensor:
     """Dense deletion counts of some rows.
 
     Parameters
     ----------
-    alignment : Alignment
+    msa : Msa
     rows : Tensor, shape (K,), int64
         Distinct rows.
     columns : Tensor, shape (M,), int64
@@ -118,19 +106,19 @@ def deletion_matrix(alignment: Alignment, rows: Tensor, columns: Tensor) -> Tens
     -------
     Tensor, shape (K, M), float32
     """
-    place = _places(rows, len(alignment.symbols))
+    place = _places(rows, len(msa.symbols))
     matrix = torch.zeros(len(rows) * len(columns) + 1, device=rows.device)
-    slots = _slots(alignment, place, len(rows), columns)
-    matrix.scatter_(0, slots, alignment.deletion_count.float())
+    slots = _slots(msa, place, len(rows), columns)
+    matrix.scatter_(0, slots, msa.deletion_count.float())
     return matrix[:-1].view(len(rows), len(columns))
 
 
-def deletion_sums(alignment: Alignment, group: Tensor, num_groups: int, columns: Tensor) -> Tensor:
+def deletion_sums(msa: Msa, group: Tensor, num_groups: int, columns: Tensor) -> Tensor:
     """Sum the deletion counts over groups of rows.
 
     Parameters
     ----------
-    alignment : Alignment
+    msa : Msa
     group : Tensor, shape (R,), int64
         Group of each row, -1: none.
     num_groups : int
@@ -143,7 +131,7 @@ def deletion_sums(alignment: Alignment, group: Tensor, num_groups: int, columns:
         Exact: integers are summed.
     """
     sums = group.new_zeros(num_groups * len(columns) + 1)
-    sums.scatter_add_(0, _slots(alignment, group, num_groups, columns), alignment.deletion_count)
+    sums.scatter_add_(0, _slots(msa, group, num_groups, columns), msa.deletion_count)
     return sums[:-1].view(num_groups, len(columns))
 
 
@@ -154,13 +142,13 @@ def _places(chosen: Tensor, size: int) -> Tensor:
     return place
 
 
-def _slots(alignment: Alignment, place: Tensor, num_places: int, columns: Tensor) -> Tensor:
+def _slots(msa: Msa, place: Tensor, num_places: int, columns: Tensor) -> Tensor:
     """Where in (places, M), flattened, each deletion belongs.
 
     Those in other columns, or in rows of place -1, go into one more slot behind all others: to
     leave them out would make a tensor of unknown size, and a GPU's host wait for it.
     """
-    row = place[alignment.deletion_row]
-    column = _places(columns, alignment.symbols.shape[1])[alignment.deletion_column]
+    row = place[msa.deletion_row]
+    column = _places(columns, msa.symbols.shape[1])[msa.deletion_column]
     inside = (row >= 0) & (column >= 0)
     return torch.where(inside, row * len(columns) + column, num_places * len(columns))

@@ -1,4 +1,8 @@
-"""Features whose residues and rows can be divided among the ranks that share a sample."""
+"""Padding of features with zeros, which masks hide.
+
+Features are padded to the sizes of the configuration, then to sizes that the number of ranks that
+share a sample divides.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,36 @@ from collections.abc import Mapping
 
 from torch.nn import functional
 
+from scalefold.errors import InputError
 from scalefold.features.contract import ALL_FEATURES, Features
+
+
+def pad(features: Features, sizes: Mapping[str, int]) -> Features:
+    """Pad unbatched features with zeros to the sizes of the named dimensions.
+
+    Parameters
+    ----------
+    features : dict
+    sizes : mapping of dimension letter to size
+
+    Raises
+    ------
+    InputError
+        If a tensor is larger than the size to pad to.
+    """
+    padded = {}
+    for name, tensor in features.items():
+        widths: list[int] = []
+        for dim, size in zip(ALL_FEATURES[name].dims[1:], tensor.shape):
+            target = sizes[dim] if isinstance(dim, str) else size
+            if size > target:
+                raise InputError(
+                    f"feature {name!r} has {size} along dimension {dim}, more than the {target} to "
+                    "pad to"
+                )
+            widths[:0] = (0, target - size)
+        padded[name] = functional.pad(tensor, widths) if any(widths) else tensor
+    return padded
 
 
 def padded_sizes(sizes: Mapping[str, int], degree: int, template_rows: int) -> dict[str, int]:

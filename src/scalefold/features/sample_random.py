@@ -1,9 +1,8 @@
-"""All random decisions of a sample's features, made apart from the transforms that obey them.
+"""The random numbers of a sample's features.
 
-Transforms take these as arguments, so that they can be checked against any reference fed with the
-same decisions, and so that decisions may later be made on another device without changing what
-they mean. A training draw is a pure function of (run seed, draw index, pass); a prediction's draw
-of (seed, chain, pass). Legend: R rows of the stored alignment, S clusters, N residues of the chain.
+Transforms take them as arguments, so that a reference given the same numbers must give the same
+features. In training they depend on (run seed, draw index, pass), in a prediction on (seed, chain
+name, pass). Legend: R rows of the stored alignment, S clusters, N residues of the chain.
 """
 
 from __future__ import annotations
@@ -25,10 +24,16 @@ from scalefold.features.random import (
 
 
 @dataclass(frozen=True)
-class DrawKey:
-    """Which stream of decisions: ``stream`` is ``"training"`` or ``"evaluation"``.
+class RandomKey:
+    """Key of a sample's random numbers.
 
-    ``index`` is the draw index of a training sample, or the counter of a predicted chain's name.
+    Attributes
+    ----------
+    stream : str
+        ``"training"`` or ``"evaluation"``.
+    seed : int
+    index : int
+        Index of the draw in the training run, or the counter of a predicted chain's name.
     """
 
     stream: str
@@ -36,13 +41,13 @@ class DrawKey:
     index: int
 
     def words(self, count: int, purpose: str, *counters: int) -> NDArray[np.uint64]:
-        """Words for one purpose of this draw."""
+        """Random words for one purpose."""
         return words(count, f"{self.stream}.{purpose}", self.seed, self.index, *counters)
 
 
 @dataclass(frozen=True, eq=False)
-class SampleDraws:
-    """Decisions shared by all passes of a sample; numbers are uniform in [0, 1).
+class SampleRandom:
+    """Random numbers that all passes of a sample share, uniform in [0, 1).
 
     Attributes
     ----------
@@ -64,8 +69,8 @@ class SampleDraws:
 
 
 @dataclass(frozen=True, eq=False)
-class MsaDraws:
-    """Decisions of one pass over an alignment.
+class MsaRandom:
+    """Random numbers of one pass over an alignment.
 
     Attributes
     ----------
@@ -84,10 +89,10 @@ class MsaDraws:
     mask_symbol: NDArray[np.float32]
 
 
-def draw_sample(key: DrawKey, template_pool: int) -> SampleDraws:
-    """Make the decisions that all passes of a sample share."""
+def sample_random(key: RandomKey, template_pool: int) -> SampleRandom:
+    """Return the random numbers that all passes of a sample share."""
     clamp, crop_shift, crop_start, template_count = unit_floats(key.words(4, "sample")).tolist()
-    return SampleDraws(
+    return SampleRandom(
         clamp=clamp,
         crop_shift=crop_shift,
         crop_start=crop_start,
@@ -96,18 +101,18 @@ def draw_sample(key: DrawKey, template_pool: int) -> SampleDraws:
     )
 
 
-def draw_msa(
-    key: DrawKey,
+def msa_random(
+    key: RandomKey,
     pass_index: int,
     *,
     num_rows: int,
     num_clusters: int,
     num_res: int,
     block_deletion: BlockDeletionConfig | None,
-) -> MsaDraws:
-    """Make the decisions of one pass; ``block_deletion`` is None where there is none."""
+) -> MsaRandom:
+    """Return the random numbers of one pass; ``block_deletion`` None: no block is deleted."""
     position, symbol = unit_float_pairs(key.words(num_clusters * num_res, "mask", pass_index))
-    return MsaDraws(
+    return MsaRandom(
         deletion_starts=_deletion_starts(key, pass_index, num_rows, block_deletion),
         row_order=1 + permutation(key.words(num_rows - 1, "rows", pass_index)),
         mask_position=position.reshape(num_clusters, num_res),
@@ -115,13 +120,13 @@ def draw_msa(
     )
 
 
-def dropout_key(key: DrawKey, pass_index: int) -> int:
+def dropout_key(key: RandomKey, pass_index: int) -> int:
     """Key of the dropout masks of one pass, a non-negative 63-bit integer."""
     return key_bits(f"{key.stream}.dropout", key.seed, key.index, pass_index, bits=64) >> 1
 
 
 def _deletion_starts(
-    key: DrawKey, pass_index: int, num_rows: int, config: BlockDeletionConfig | None
+    key: RandomKey, pass_index: int, num_rows: int, config: BlockDeletionConfig | None
 ) -> NDArray[np.int64]:
     if config is None or not config.enabled or num_rows < 2:
         return np.zeros(0, np.int64)

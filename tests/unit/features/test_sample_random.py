@@ -1,13 +1,13 @@
 import numpy as np
 
 from scalefold.config.schema import BlockDeletionConfig
-from scalefold.features.draws import DrawKey, draw_msa, draw_sample, dropout_key
+from scalefold.features.sample_random import RandomKey, dropout_key, msa_random, sample_random
 
-KEY = DrawKey("training", 5, 17)
+KEY = RandomKey("training", 5, 17)
 
 
 def msa_draws(key=KEY, pass_index=0, rows=50, deletion=None):
-    return draw_msa(
+    return msa_random(
         key, pass_index, num_rows=rows, num_clusters=8, num_res=20, block_deletion=deletion
     )
 
@@ -17,9 +17,9 @@ def test_same_key_same_draws_and_any_other_key_differs():
     for name, array in vars(msa_draws()).items():
         np.testing.assert_array_equal(array, getattr(first, name))
     others = [
-        msa_draws(DrawKey("evaluation", 5, 17)),
-        msa_draws(DrawKey("training", 6, 17)),
-        msa_draws(DrawKey("training", 5, 18)),
+        msa_draws(RandomKey("evaluation", 5, 17)),
+        msa_draws(RandomKey("training", 6, 17)),
+        msa_draws(RandomKey("training", 5, 18)),
         msa_draws(pass_index=1),
     ]
     for other in others:
@@ -37,7 +37,7 @@ def test_block_starts_never_hit_the_query_and_reach_every_other_row():
     config = BlockDeletionConfig()
     starts = np.concatenate(
         [
-            msa_draws(DrawKey("training", 0, d), rows=6, deletion=config).deletion_starts
+            msa_draws(RandomKey("training", 0, d), rows=6, deletion=config).deletion_starts
             for d in range(200)
         ]
     )
@@ -54,14 +54,14 @@ def test_no_blocks_where_off_or_only_the_query():
 def test_random_number_of_blocks_covers_zero_to_all():
     config = BlockDeletionConfig(randomize_num_blocks=True, num_blocks=3)
     counts = {
-        len(msa_draws(DrawKey("training", 0, d), deletion=config).deletion_starts)
+        len(msa_draws(RandomKey("training", 0, d), deletion=config).deletion_starts)
         for d in range(100)
     }
     assert counts == {0, 1, 2, 3}
 
 
 def test_sample_draws():
-    draws = [draw_sample(DrawKey("training", 1, d), 20) for d in range(300)]
+    draws = [sample_random(RandomKey("training", 1, d), 20) for d in range(300)]
     np.testing.assert_array_equal(np.sort(draws[0].template_order), np.arange(20))
     for name in ("clamp", "crop_shift", "crop_start", "template_count"):
         values = np.asarray([getattr(d, name) for d in draws])
@@ -70,7 +70,7 @@ def test_sample_draws():
 
 
 def test_dropout_keys_are_distinct_63_bit_integers():
-    keys = [dropout_key(DrawKey("training", 1, d), p) for d in range(100) for p in range(4)]
+    keys = [dropout_key(RandomKey("training", 1, d), p) for d in range(100) for p in range(4)]
     assert len(set(keys)) == 400
     assert all(0 <= k < 2**63 for k in keys)
     assert max(keys) > 2**61

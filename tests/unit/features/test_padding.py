@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalefold.features.shares import pad_to_degree, padded_sizes
+from scalefold.features.padding import pad_to_degree, padded_sizes
 from scalefold.model.example import example_features
 
 SIZES = {"B": 1, "N": 13, "S": 5, "E": 7, "T": 2}

@@ -1,8 +1,8 @@
 """Features of one pass over an alignment: clustered rows and extra rows (Suppl. Table 1).
 
-Order of the steps, which matters: block deletion, choice of centres, masking, clustering of all
-other rows over the full length, then the residue crop. Summaries are made of the cropped columns
-only; columns do not mix there, so that the result is the same.
+The order of the steps matters: block deletion and cluster centres (``msa_rows.py``), masking,
+clustering of all other rows over the full length, then the residue crop. Cluster profiles are made
+of the cropped columns alone: columns do not mix there, so the result is the same.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.features.alignment import Alignment, deletion_matrix, deletion_sums
 from scalefold.features.contract import Features
-from scalefold.features.inputs import PassInputs
 from scalefold.features.masking import mask_msa
 from scalefold.features.msa_clusters import (
     NUM_SYMBOLS,
@@ -26,12 +24,14 @@ from scalefold.features.msa_clusters import (
     summarize_clusters,
     symbol_counts,
 )
+from scalefold.features.packed_msa import Msa, deletion_matrix, deletion_sums
+from scalefold.features.raw_features import RawPass
 
 
 def msa_features(
-    alignment: Alignment,
+    msa: Msa,
     bounds: Tensor,
-    passes: Sequence[PassInputs],
+    passes: Sequence[RawPass],
     columns: Tensor,
     config: FeaturesConfig,
 ) -> list[Features]:
@@ -39,12 +39,12 @@ def msa_features(
 
     Parameters
     ----------
-    alignment : Alignment
+    msa : Msa
     bounds : Tensor, shape (N, 22), float32
         Of `scalefold.features.masking.replacement_bounds`.
-    passes : sequence of PassInputs
+    passes : sequence of RawPass
     columns : Tensor, shape (M,), int64
-        Residues to return; the same in all passes.
+        Residues of the crop; the same in all passes.
     config : FeaturesConfig
 
     Returns
@@ -59,7 +59,7 @@ def msa_features(
     masked, chosen = [], []
     for rows, part in zip(centres, passes):
         symbols, positions = mask_msa(
-            alignment.symbols[rows],
+            msa.symbols[rows],
             bounds,
             part.mask_position,
             part.mask_symbol,
@@ -67,9 +67,9 @@ def msa_features(
         )
         masked.append(symbols)
         chosen.append(positions)
-    nearest = _nearest(alignment, masked, others)
+    nearest = _nearest(msa, masked, others)
     return [
-        _pass_features(alignment, *parts, columns, config.max_extra_msa)
+        _pass_features(msa, *parts, columns, config.max_extra_msa)
         for parts in zip(centres, others, masked, chosen, nearest)
     ]
 
@@ -79,20 +79,18 @@ def deletion_value(deletions: Tensor) -> Tensor:
     return torch.atan(deletions / 3.0) * (2.0 / math.pi)
 
 
-def _nearest(
-    alignment: Alignment, masked: Sequence[Tensor], others: Sequence[Tensor]
-) -> list[Tensor]:
+def _nearest(msa: Msa, masked: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
     """Cluster of each of the other rows, pass by pass."""
     if not any(len(rows) for rows in others):
         return [rows.new_zeros(0) for rows in others]
     # Passes share the one-hot encoding of the rows. One with rows left has all centres.
     stacked = torch.stack([symbols for symbols, rows in zip(masked, others) if len(rows)])
-    nearest = iter(nearest_centres(alignment.symbols, stacked))
+    nearest = iter(nearest_centres(msa.symbols, stacked))
     return [next(nearest)[rows] if len(rows) else rows for rows in others]
 
 
 def _pass_features(
-    alignment: Alignment,
+    msa: Msa,
     centres: Tensor,
     others: Tensor,
     masked: Tensor,
@@ -101,22 +99,22 @@ def _pass_features(
     columns: Tensor,
     max_extra: int,
 ) -> Features:
-    symbols = alignment.symbols[:, columns]
+    symbols = msa.symbols[:, columns]
     masked = masked[:, columns]
     num_clusters = len(centres)
 
     group = others.new_full((len(symbols),), -1)
     group[others] = cluster
-    centre_deletions = deletion_matrix(alignment, centres, columns)
+    centre_deletions = deletion_matrix(msa, centres, columns)
     profile, deletion_mean = summarize_clusters(
         masked,
         centre_deletions,
         symbol_counts(symbols[others], cluster, num_clusters),
-        deletion_sums(alignment, group, num_clusters, columns),
+        deletion_sums(msa, group, num_clusters, columns),
         count_each(cluster, num_clusters),
     )
     extra = others[:max_extra]
-    extra_deletions = deletion_matrix(alignment, extra, columns)
+    extra_deletions = deletion_matrix(msa, extra, columns)
     return {
         "msa_feat": torch.cat(
             [

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from scalefold.errors import InputError
-from scalefold.features.alignment import (
-    StoredAlignment,
+from scalefold.features.packed_msa import (
+    PackedMsa,
     deletion_matrix,
     deletion_sums,
 )
@@ -27,7 +27,7 @@ def sample(make_sample):
 
 @pytest.fixture(scope="module")
 def alignment(sample):
-    return StoredAlignment.of(query(sample.msa, sample.chain)).unpack()
+    return PackedMsa.of(query(sample.msa, sample.chain)).unpack()
 
 
 @pytest.mark.parametrize("columns", COLUMNS)
@@ -50,7 +50,7 @@ def test_deletion_sums_over_groups(sample, alignment, columns, dense_deletions):
 
 def test_width_must_be_the_sequence(sample, make_chain):
     with pytest.raises(InputError, match=r"1abc_A: .*25 .*26"):
-        StoredAlignment.of(query(sample.msa, make_chain(length=26)))
+        PackedMsa.of(query(sample.msa, make_chain(length=26)))
 
 
 def test_first_row_must_be_the_sequence(sample):
@@ -58,7 +58,7 @@ def test_first_row_must_be_the_sequence(sample):
     msa[0, 3] = (msa[0, 3] + 1) % 20
     wrong = dataclasses.replace(sample.msa, msa=msa)
     with pytest.raises(InputError, match="1abc_A"):
-        StoredAlignment.of(query(wrong, sample.chain))
+        PackedMsa.of(query(wrong, sample.chain))
 
 
 def test_unpacked_deletions_are_the_stored_ones(sample, alignment, dense_deletions):
@@ -67,5 +67,5 @@ def test_unpacked_deletions_are_the_stored_ones(sample, alignment, dense_deletio
     np.testing.assert_array_equal(alignment.deletion_row, rows)
     np.testing.assert_array_equal(alignment.deletion_column, columns)
     large = dataclasses.replace(sample.msa, del_val=np.full_like(sample.msa.del_val, 65_535))
-    unpacked = StoredAlignment.of(query(large, sample.chain)).unpack()
+    unpacked = PackedMsa.of(query(large, sample.chain)).unpack()
     assert (unpacked.deletion_count == 65_535).all()
