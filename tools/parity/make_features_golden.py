@@ -37,7 +37,8 @@ from scalefold.config.schema import FeaturesConfig
 from scalefold.features.msa_rows import kept_rows, select_rows
 from scalefold.features.query import Query
 from scalefold.features.selection import Selection, prediction_selection, training_selection
-from scalefold.raw.alignments import profile, read_folder
+from scalefold.raw.a3m import read_folder
+from scalefold.raw.alignment import profile
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.mmcif import Chain, read_entry
 from scalefold.raw.templates import locate

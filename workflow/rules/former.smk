@@ -3,7 +3,7 @@
 # is refused here, while the files are still there.
 from types import SimpleNamespace
 
-from scalefold.raw.fetched import first_lost
+from scalefold.fetch.fetched import first_lost
 from scalefold.shards.manifest import is_former
 from scalefold.shards.packed_settings import other_chains
 from scalefold.shards.repack_hint import PACK_ALIGNMENTS_AGAIN

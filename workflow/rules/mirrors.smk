@@ -1,6 +1,6 @@
 # Raw files on local mirrors.
-from scalefold.raw.chain_files import check_files, local_sources
-from scalefold.raw.shared_alignments import SharedAlignments
+from scalefold.fetch.on_mirrors import check_files, local_sources
+from scalefold.fetch.shared_alignments import SharedAlignments
 
 
 @cache

@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from scalefold.raw.chains import entry_of, is_chain_key, short_form
+from scalefold.raw.chain_key import entry_of, is_chain_key, short_form
 from scalefold.raw.own_structures import MAX_RESIDUES
 
 
@@ -68,7 +68,7 @@ class Candidate:
         self.cluster = self.cluster or other.cluster
 
 
-class Notes:
+class SkippedEntries:
     """Entries of the sources that were skipped: counted, with the first of each kind."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Candidates:
     def __init__(self) -> None:
         self._chains: dict[str, Candidate] = {}
         self._texts: dict[str, str] = {}
-        self.notes = Notes()
+        self.notes = SkippedEntries()
 
     def __iter__(self) -> Iterator[Candidate]:
         """Give the chains that may be listed."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from scalefold.chains.candidates import Candidate, Candidates
 from scalefold.errors import InputError
-from scalefold.raw.chains import short_form
+from scalefold.raw.chain_key import short_form
 from scalefold.raw.compressed import read_lines
 from scalefold.search.process import UNLIMITED, ToolError, run
 

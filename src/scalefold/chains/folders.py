@@ -12,12 +12,13 @@ from typing import Final, TypeVar
 
 from rich.console import Console
 
-from scalefold.chains.candidates import Candidate, Notes
+from scalefold.chains.candidates import Candidate, SkippedEntries
 from scalefold.errors import InputError
 from scalefold.progress import LiveLine
-from scalefold.raw.chains import STRUCTURE_SUFFIXES, is_chain_key
+from scalefold.raw.chain_key import is_chain_key
 from scalefold.raw.compressed import read_lines
 from scalefold.raw.outline import Outline, read_outline
+from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def read_duplicates(path: Path) -> Iterator[Candidate]:
         yield from map(Candidate, line.split())
 
 
-def read_open_protein_set(folder: Path, notes: Notes) -> Iterator[Candidate]:
+def read_open_protein_set(folder: Path, notes: SkippedEntries) -> Iterator[Candidate]:
     """Give the chains with alignments: those with a folder, and all that are identical to them."""
     there = set(chain_folders(folder / "pdb"))
     duplicates = folder / DUPLICATES
@@ -64,7 +65,7 @@ def structure_files(folder: Path) -> list[Path]:
     )
 
 
-def read_structures(files: list[Path], jobs: int, notes: Notes) -> Iterator[Candidate]:
+def read_structures(files: list[Path], jobs: int, notes: SkippedEntries) -> Iterator[Candidate]:
     """Read the chains of structures, in several processes; what cannot be read is noted."""
     capitals = [path.name for path in files if path.name != path.name.lower()]
     if capitals:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scalefold.chains.candidates import Candidate
-from scalefold.raw.chains import entry_of
+from scalefold.raw.chain_key import entry_of
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.schema import bucket_file, shard_file
 from scalefold.shards.shard_file import ShardFile

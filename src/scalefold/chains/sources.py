@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from scalefold.chains.candidates import Candidate, Candidates, Notes
+from scalefold.chains.candidates import Candidate, Candidates, SkippedEntries
 from scalefold.chains.folders import (
     DUPLICATES,
     chain_folders,
@@ -27,8 +27,9 @@ from scalefold.chains.tables import (
     read_sequences,
 )
 from scalefold.errors import InputError
-from scalefold.raw.chains import STRUCTURE_SUFFIXES, is_chain_key
+from scalefold.raw.chain_key import is_chain_key
 from scalefold.raw.compressed import read_text_pieces
+from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
 from scalefold.shards.schema import INDEX_FILE
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ _EXPECTED = (
 
 
 @dataclass(frozen=True)
-class Source:
+class SourcePath:
     """A file or folder that says something of chains."""
 
     path: Path
@@ -60,7 +61,7 @@ class Source:
         return self.kind in _OF_ALIGNMENTS
 
 
-def recognise(path: Path) -> Source:
+def recognise(path: Path) -> SourcePath:
     """Find out what a file or folder is, by what it holds.
 
     Raises
@@ -69,10 +70,10 @@ def recognise(path: Path) -> Source:
         It is not there, or nothing that chains are listed from.
     """
     if path.is_dir():
-        return Source(path, _kind_of_folder(path))
+        return SourcePath(path, _kind_of_folder(path))
     if path.name.endswith(STRUCTURE_SUFFIXES):
-        return Source(path, "structures")
-    return Source(path, _kind_of_file(path))
+        return SourcePath(path, "structures")
+    return SourcePath(path, _kind_of_file(path))
 
 
 def _kind_of_folder(path: Path) -> Kind:
@@ -135,7 +136,7 @@ def read_sources(paths: Sequence[Path], jobs: int) -> Candidates:
     return candidates
 
 
-def _read(source: Source, jobs: int, notes: Notes) -> Iterator[Candidate]:
+def _read(source: SourcePath, jobs: int, notes: SkippedEntries) -> Iterator[Candidate]:
     path = source.path
     match source.kind:
         case "OpenProteinSet":

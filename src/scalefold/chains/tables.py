@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from scalefold.chains.candidates import Candidate, date_of, resolution_of
 from scalefold.errors import InputError
-from scalefold.raw.chains import short_form
+from scalefold.raw.chain_key import short_form
 from scalefold.raw.compressed import read_lines
 from scalefold.raw.json_items import json_items
 from scalefold.raw.own_structures import MAX_RESIDUES

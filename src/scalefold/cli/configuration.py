@@ -63,12 +63,11 @@ def check(
     With predict.weights, these, the sequences, and what a search needs must exist.
     """
     from scalefold.config import check_image, check_initial_weights, load_stages, run_key
+    from scalefold.fetch.on_mirrors import can_be_evaluated, check_files, check_mirrors
     from scalefold.io.atomic import check_writable
     from scalefold.launcher import check_layout, training_processes
     from scalefold.plan.run_summary import run_summary
-    from scalefold.raw.chain_files import can_be_evaluated, check_files, check_mirrors
-    from scalefold.raw.chains import check_trainable, leaking_clusters, read_chains
-    from scalefold.raw.split_list import with_splits
+    from scalefold.raw.chains import check_trainable, leaking_clusters, read_chains, with_splits
     from scalefold.search.steps import check_step
 
     stages = load_stages(config, parse_overrides(set_ or []))

@@ -47,7 +47,7 @@ def fetch(
     It can be interrupted and started again. `scalefold predict`, `evaluate` and `finetune` take the
     files as they are.
     """
-    from scalefold.raw.alphafold_parameters import LICENCE, RECORD, ROOT, fetch_parameters
+    from scalefold.fetch.alphafold_parameters import LICENCE, RECORD, ROOT, fetch_parameters
 
     files = fetch_parameters(out, mirror or ROOT)
     typer.echo(f"{out}: {len(files)} files, AlphaFold's parameters, {LICENCE}")

@@ -37,7 +37,7 @@ _MOST_PENDING: Final = 16
 """Predictions that wait to be scored: bounds the memory they take."""
 
 Fate = Literal["scored", "skipped", "failed"]
-Chain = tuple[str, str, int]
+ChainToScore = tuple[str, str, int]
 """Key, split, length."""
 Results = dict[str, list[dict[str, Any]]]
 Scored = tuple[dict[str, Any], Backbones]
@@ -65,7 +65,7 @@ class _SetAside:
 def evaluate_chains(
     predict: Callable[[Sequence[Features]], Prediction],
     reader: ShardReader,
-    chains: Sequence[Chain],
+    chains: Sequence[ChainToScore],
     config: Config,
     device: torch.device,
     structures: Path | None,
@@ -137,7 +137,7 @@ def evaluate_chains(
 
 
 def _make_features(
-    reader: ShardReader, config: Config, device: torch.device, chain: Chain
+    reader: ShardReader, config: Config, device: torch.device, chain: ChainToScore
 ) -> _Made | _SetAside:
     """Features of all passes of a chain, ready on the device, or why it is skipped."""
     settings, (chain_key, _, length) = config.evaluation, chain

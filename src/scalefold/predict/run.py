@@ -24,6 +24,7 @@ from scalefold.checkpoint.provenance import made_with
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.io.atomic import make_folder, write_bytes
+from scalefold.io.case_collisions import check_case_collisions
 from scalefold.predict.ahead import made_ahead
 from scalefold.predict.ensemble import Ensemble, Key
 from scalefold.predict.members import Member
@@ -33,7 +34,6 @@ from scalefold.predict.ranking import rank
 from scalefold.predict.shared_chain import SharedPredictors
 from scalefold.predict.targets import Target
 from scalefold.progress import LiveLine
-from scalefold.raw.case_collisions import check_case_collisions
 
 logger = logging.getLogger(__name__)
 

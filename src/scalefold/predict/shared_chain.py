@@ -41,7 +41,7 @@ class _Predict:
 
 
 @dataclass(frozen=True)
-class _End:
+class _Finish:
     failed: bool
 
 
@@ -106,9 +106,9 @@ class SharedPredictors:
         try:
             yield
         except BaseException:
-            self._mesh.dap.tell(_End(failed=True))
+            self._mesh.dap.tell(_Finish(failed=True))
             raise
-        self._mesh.dap.tell(_End(failed=False))
+        self._mesh.dap.tell(_Finish(failed=False))
 
     def follow(self) -> None:
         """Do what the first process does, on the others, until it ends.
@@ -120,7 +120,7 @@ class SharedPredictors:
         """
         ranks, device, made = self._mesh.dap, self.device, list[Predictor]()
         while True:
-            told: _Assemble | _Load | _Predict | _End = ranks.tell(None)
+            told: _Assemble | _Load | _Predict | _Finish = ranks.tell(None)
             match told:
                 case _Assemble(tree, tolerance):
                     config = make_config(tree, source="the first process")
@@ -130,7 +130,7 @@ class SharedPredictors:
                     made[number].load(_receive(ranks, device))
                 case _Predict(number, passes):
                     made[number]([_receive(ranks, device) for _ in range(passes)])
-                case _End(failed):
+                case _Finish(failed):
                     if failed:
                         raise ElsewhereError("the first process failed")
                     return

@@ -12,13 +12,8 @@ from scalefold.config.data import ShardsConfig
 from scalefold.errors import InputError
 from scalefold.features.query import Query
 from scalefold.io.atomic import file_sha256
-from scalefold.raw.alignments import (
-    ROW_SOURCES,
-    encode_sequence,
-    parse_a3m,
-    read_files,
-    source_order,
-)
+from scalefold.raw.a3m import encode_sequence, parse_a3m, read_files
+from scalefold.raw.alignment import ROW_SOURCES, source_order
 from scalefold.raw.fasta import FastaRecord
 from scalefold.shards.manifest import data_hash
 from scalefold.shards.reader import ShardReader

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scalefold.raw.chains import entry_of
+from scalefold.raw.chain_key import entry_of
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

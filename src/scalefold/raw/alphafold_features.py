@@ -44,14 +44,14 @@ class _Maker:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __call__(self, *arguments: object) -> _Made:
-        return _Made(self.name, arguments)
+    def __call__(self, *arguments: object) -> _Call:
+        return _Call(self.name, arguments)
 
     def __setstate__(self, state: object) -> None:
         raise pickle.UnpicklingError("a function has no state")
 
 
-class _Made:
+class _Call:
     """Stands for an array or a data type: the call that makes it, and the state that it gets."""
 
     def __init__(self, maker: str, arguments: tuple[object, ...]) -> None:
@@ -62,7 +62,7 @@ class _Made:
         self.state = state
 
 
-class _Unpickler(pickle.Unpickler):
+class _ArrayUnpickler(pickle.Unpickler):
     """Makes numbers, texts, lists and dictionaries, and notes of arrays."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -113,7 +113,7 @@ def _read(path: Path) -> dict[str, Any]:
     content = read_bytes(path, MAX_BYTES)
     try:
         _check_places(content)
-        features = _Unpickler(io.BytesIO(content)).load()
+        features = _ArrayUnpickler(io.BytesIO(content)).load()
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except Exception as error:  # a damaged pickle raises whatever it meets
@@ -138,9 +138,9 @@ def _check_places(content: bytes) -> None:
 def _matrix(features: dict[str, Any], name: str) -> NDArray[np.integer] | None:
     """Return a matrix of whole numbers; ``None`` for anything else."""
     match features.get(name):
-        case _Made(maker="_reconstruct", state=(_, shape, kind, is_fortran, content)):
+        case _Call(maker="_reconstruct", state=(_, shape, kind, is_fortran, content)):
             order: Literal["C", "F"] = "F" if is_fortran else "C"
-        case _Made(maker="_frombuffer", arguments=(content, kind, shape, "C" | "F" as order)):
+        case _Call(maker="_frombuffer", arguments=(content, kind, shape, "C" | "F" as order)):
             pass
         case _:
             return None
@@ -157,7 +157,7 @@ def _matrix(features: dict[str, Any], name: str) -> NDArray[np.integer] | None:
 
 def _dtype(kind: object) -> np.dtype[np.integer] | None:
     match kind:
-        case _Made(maker="dtype", arguments=(str(code), *_), state=(_, "<" | ">" | "|" as end, *_)):
+        case _Call(maker="dtype", arguments=(str(code), *_), state=(_, "<" | ">" | "|" as end, *_)):
             return np.dtype(end + code) if _WHOLE_NUMBERS.fullmatch(code) else None
         case _:
             return None

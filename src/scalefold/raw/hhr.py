@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from scalefold.errors import InputError
 from scalefold.raw.aligned_hit import AlignedHit, present
-from scalefold.raw.alignments import NO_OTHER_PARENTS
+from scalefold.raw.alignment import NO_OTHER_PARENTS
 
 _QUERY_COLUMNS: Final = re.compile(r"^Match_columns\s+(\d+)", re.MULTILINE)
 _COMMAND: Final = re.compile(r"^Command +(.*)$", re.MULTILINE)
@@ -41,7 +41,7 @@ _RANGES: Final = {"Probab": (0.0, 100.0), "Identities": (0.0, 100.0), "Sum_probs
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TemplateHit(AlignedHit):
+class HhrHit(AlignedHit):
     """One hit of hhsearch.
 
     Parameters
@@ -76,7 +76,7 @@ class TemplateHit(AlignedHit):
 
 def read_hhr(
     path: Path, query_sequence: str, other_parents: Mapping[int, str] = NO_OTHER_PARENTS
-) -> list[TemplateHit]:
+) -> list[HhrHit]:
     """Read a result file, see :func:`parse_hhr`."""
     try:
         text = path.read_text("utf-8", errors="replace")
@@ -90,7 +90,7 @@ def parse_hhr(
     query_sequence: str,
     source: str,
     other_parents: Mapping[int, str] = NO_OTHER_PARENTS,
-) -> list[TemplateHit]:
+) -> list[HhrHit]:
     """Parse the hits of an hhr file, in the file's order; there may be none.
 
     Parameters
@@ -158,7 +158,7 @@ def _check_complete(text: str, num_shown: int, source: str) -> None:
 
 def _parse_hit(
     section: str, query_sequence: str, other_parents: Mapping[int, str], source: str
-) -> TemplateHit:
+) -> HhrHit:
     lines = section.splitlines()
     number = _whole(lines[0].strip(), "a hit's number", source)
     where = f"{source}: hit {number}"
@@ -173,7 +173,7 @@ def _parse_hit(
     query, template = (_join_rows(lines[3:], side, where) for side in "QT")
     _check_columns(query, template, fields["Aligned_cols"], where)
     _check_query(query, query_sequence, other_parents, where)
-    return TemplateHit(
+    return HhrHit(
         number=number,
         name=name,
         chain_key=f"{entry.lower()}_{chain}",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.io.atomic import make_folder, write_bytes
-from scalefold.raw.chains import is_chain_key
+from scalefold.raw.chain_key import is_chain_key
 from scalefold.raw.json_items import json_items
 
 _FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.(a3m|hhr)")

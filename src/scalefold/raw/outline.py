@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,11 +15,10 @@ from scalefold.raw.atom_site import ABSENT
 from scalefold.raw.compressed import MAX_STRUCTURE_BYTES, read_bytes
 from scalefold.raw.mmcif import read_entry
 from scalefold.raw.mmcif_facts import (
+    EntryFacts,
     entry_name,
     protein_monomers,
-    stated_method,
-    stated_release_date,
-    stated_resolution,
+    read_facts,
 )
 from scalefold.raw.own_structures import GEMMI_ERRORS
 
@@ -51,14 +49,10 @@ class NamedChain:
     sequence: str
 
 
-@dataclass(frozen=True)
-class Outline:
-    """An entry without its atoms: what :class:`scalefold.raw.mmcif.Entry` says of it."""
+@dataclass(frozen=True, eq=False)
+class Outline(EntryFacts):
+    """An entry without its atoms."""
 
-    entry_id: str
-    method: str
-    resolution: float | None
-    release_date: datetime.date | None
     chains: tuple[NamedChain, ...]
 
 
@@ -96,7 +90,7 @@ def _block(content: bytes) -> gemmi.cif.Block | None:
 
 
 def _outline(block: gemmi.cif.Block, path: Path) -> Outline | None:
-    """Return what a file of the archive says, ``None`` if this is none."""
+    """Return what a file of the archive states, ``None`` if this is another file."""
     observed = _observed(block.find("_pdbx_poly_seq_scheme.", _SCHEME))
     if not observed:
         return None
@@ -109,8 +103,7 @@ def _outline(block: gemmi.cif.Block, path: Path) -> Outline | None:
     )
     if not chains:
         return None
-    date = stated_release_date(block, source)
-    return Outline(entry_id, stated_method(block), stated_resolution(block), date, chains)
+    return Outline(**vars(read_facts(block, entry_id, source)), chains=chains)
 
 
 def _observed(scheme: Iterable[Iterable[str]]) -> dict[str, list[tuple[str, str]]]:

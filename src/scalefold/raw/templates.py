@@ -21,8 +21,8 @@ from Bio.Align import PairwiseAligner, substitution_matrices
 from numpy.typing import NDArray
 
 from scalefold.raw.aligned_hit import AlignedHit
-from scalefold.raw.alignments import NO_OTHER_PARENTS
-from scalefold.raw.hhr import TemplateHit
+from scalefold.raw.alignment import NO_OTHER_PARENTS
+from scalefold.raw.hhr import HhrHit
 
 MAX_SUBSEQUENCE_RATIO: Final = 0.95
 MIN_ALIGN_RATIO: Final = 0.1
@@ -54,7 +54,7 @@ class Located:
 
 
 def sequence_reason(
-    hit: TemplateHit, query_sequence: str, other_parents: Mapping[int, str] = NO_OTHER_PARENTS
+    hit: HhrHit, query_sequence: str, other_parents: Mapping[int, str] = NO_OTHER_PARENTS
 ) -> str | None:
     """Return why sequences forbid this hit, or ``None``.
 
@@ -85,7 +85,7 @@ def _is_part(fragment: str, sequence: str, other_parents: Mapping[int, str]) -> 
     )
 
 
-def best_first(hits: Iterable[TemplateHit]) -> list[TemplateHit]:
+def best_first(hits: Iterable[HhrHit]) -> list[HhrHit]:
     """Return hits by descending ``sum_probs``, in the file's order among equals."""
     return sorted(hits, key=lambda hit: -hit.sum_probs)
 

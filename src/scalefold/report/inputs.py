@@ -18,7 +18,7 @@ from scalefold.checkpoint.lock import LOCK_FOLDER, TRAINING_LOG
 from scalefold.checkpoint.read import Metadata, checkpoints, read_metadata
 from scalefold.errors import InputError
 from scalefold.finetune.request import LISTING_REJECTED
-from scalefold.raw.chains import Rejected, read_rejected
+from scalefold.raw.rejected import Rejected, read_rejected
 from scalefold.report.data_set import DataSet, data_set
 from scalefold.report.shapes import Evaluation, Ladder, MetricsRecord, misfit
 from scalefold.shards.manifest import Manifest, data_hash
@@ -50,7 +50,7 @@ class Benchmark:
 
 
 @dataclass
-class RunFiles:
+class RunResults:
     """The files of a run, by step where there are several.
 
     Attributes
@@ -88,7 +88,7 @@ class RunFiles:
     notes: list[str] = field(default_factory=list)
 
 
-def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
+def read_run(run: Path, key: str | None, shards: Path) -> RunResults:
     """Read everything that a report is made from.
 
     Parameters
@@ -110,7 +110,7 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     _check_run(run)
     keys = _begun(run / "weights")
     evaluated = sorted(path.name for path in run.glob("evaluation/*/"))
-    files = RunFiles(key=_chosen(key, keys, evaluated, run))
+    files = RunResults(key=_chosen(key, keys, evaluated, run))
     training = run / "weights" / files.key
     files.metrics = _metrics(training / "metrics.jsonl", files.notes)
     try:
@@ -295,7 +295,7 @@ def _ladder(path: Path, notes: list[str]) -> dict[str, Any] | None:
     return ladder
 
 
-def _disagreements(files: RunFiles) -> Iterator[str]:
+def _disagreements(files: RunResults) -> Iterator[str]:
     """Notes on results in one folder that do not belong together."""
     last = files.checkpoints[-1] if files.checkpoints else None
     expected = files.manifest_sha256

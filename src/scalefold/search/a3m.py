@@ -24,7 +24,7 @@ _REFERENCE: Final = b"#=GC RF"
 class Aligned(Protocol):
     """What an alignment read from a file and one of a shard have in common.
 
-    See :class:`scalefold.raw.alignments.Alignment`.
+    See :class:`scalefold.raw.alignment.Alignment`.
     """
 
     @property

@@ -20,8 +20,8 @@ from rich.console import Console
 from scalefold.errors import InputError
 from scalefold.io.atomic import make_folder, write_bytes
 from scalefold.progress import LiveLine
-from scalefold.raw.alignments import source_order
-from scalefold.raw.chains import Rejected
+from scalefold.raw.alignment import source_order
+from scalefold.raw.rejected import Rejected
 from scalefold.search.a3m import format_a3m, query_of, rename_query
 from scalefold.search.binaries import find_binary, find_hhsuite_data
 from scalefold.search.ffindex import (

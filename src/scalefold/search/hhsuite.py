@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from scalefold.errors import InputError
-from scalefold.raw.alignments import encode_sequence, parse_a3m
-from scalefold.raw.hhr import TemplateHit, parse_hhr
+from scalefold.raw.a3m import encode_sequence, parse_a3m
+from scalefold.raw.hhr import HhrHit, parse_hhr
 from scalefold.search.a3m import query_of, rename_query
 from scalefold.search.binaries import find_binary, find_hhsuite_data
 from scalefold.search.ffindex import check_files, data_file, index_file
@@ -121,7 +121,7 @@ def hhsearch(
 
 def hhalign(
     query: bytes, sequence: str, template: bytes, template_name: str, limits: Limits
-) -> list[TemplateHit]:
+) -> list[HhrHit]:
     """Return the alignments of two alignments' profiles with each other, the best first.
 
     Parameters

@@ -12,7 +12,7 @@ import numpy as np
 
 from scalefold.chem.residues import MSA_SYMBOLS
 from scalefold.errors import InputError
-from scalefold.raw.alignments import encode_sequence, parse_a3m
+from scalefold.raw.a3m import encode_sequence, parse_a3m
 from scalefold.search.a3m import read_stockholm, stockholm_hits_to_a3m, stockholm_to_a3m
 from scalefold.search.binaries import find_binary
 from scalefold.search.process import Limits, checked_output, run, run_reading

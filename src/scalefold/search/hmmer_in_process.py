@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.errors import InputError
-from scalefold.raw.alignments import encode_sequence, parse_a3m
+from scalefold.raw.a3m import encode_sequence, parse_a3m
 from scalefold.search.a3m import read_stockholm, stockholm_to_a3m
 from scalefold.search.hmmer import JACKHMMER_OPTIONS, check_fasta_database
 from scalefold.search.process import Limits, ToolError, checked_output

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from scalefold.errors import InputError
-from scalefold.raw.alignments import encode_sequence, parse_a3m
+from scalefold.raw.a3m import encode_sequence, parse_a3m
 from scalefold.search.binaries import find_binary
 from scalefold.search.process import Limits, checked_output, run
 

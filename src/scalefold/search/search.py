@@ -32,9 +32,10 @@ from scalefold.config.search import SearchConfig, SearchStepConfig
 from scalefold.errors import InputError
 from scalefold.io.atomic import make_folder, write_bytes
 from scalefold.progress import LiveLine
-from scalefold.raw.alignments import parse_a3m
-from scalefold.raw.chains import Rejected, alignment_folder, write_rejected
+from scalefold.raw.a3m import parse_a3m
 from scalefold.raw.fasta import FastaRecord
+from scalefold.raw.raw_folder import alignment_folder
+from scalefold.raw.rejected import Rejected, write_rejected
 from scalefold.search.databases import Databases
 from scalefold.search.given import find_given, read_given
 from scalefold.search.process import ToolError

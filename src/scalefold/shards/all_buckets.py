@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
-from scalefold.raw.chains import Rejected
+from scalefold.raw.rejected import Rejected
 from scalefold.shards.chain_table import chain_columns, chain_table
 from scalefold.shards.repack_hint import pack_command
-from scalefold.shards.source_files import Snapshot, source_columns
+from scalefold.shards.source_files import RawSnapshot, source_columns
 from scalefold.shards.summary import (
     ChainSummary,
     MsaSummary,
@@ -49,7 +49,7 @@ class PackedBuckets:
     searched: pa.ChunkedArray
     set_aside: list[Rejected]
     shards: list[ShardFacts]
-    source: Snapshot
+    source: RawSnapshot
 
 
 def read_buckets(folder: Path, buckets: Iterable[int], config: Config) -> PackedBuckets:
@@ -86,7 +86,7 @@ def read_buckets(folder: Path, buckets: Iterable[int], config: Config) -> Packed
         pa.chunked_array(searched, pa.string()),
         set_aside,
         shards,
-        Snapshot.of(sources),
+        RawSnapshot.of(sources),
     )
 
 

@@ -50,7 +50,7 @@ def source_columns(sources: Collection[SourceFile]) -> pa.RecordBatch:
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
-class Snapshot:
+class RawSnapshot:
     """All raw files at once.
 
     Parameters
@@ -66,7 +66,7 @@ class Snapshot:
     sha256: str
 
     @staticmethod
-    def of(sources: Sequence[pa.RecordBatch]) -> Snapshot:
+    def of(sources: Sequence[pa.RecordBatch]) -> RawSnapshot:
         """Return the snapshot of `source_columns`, in any order, repetitions allowed."""
         table = pa.Table.from_batches(sources, _SOURCES).combine_chunks()
         order = pc.sort_indices(table["path"])
@@ -77,4 +77,4 @@ class Snapshot:
                 if path != previous:
                     digest.update(f"{sha256.hex()}  {path}\n".encode())
                     files, total, previous = files + 1, total + num_bytes, path
-        return Snapshot(files, total, digest.hexdigest())
+        return RawSnapshot(files, total, digest.hexdigest())

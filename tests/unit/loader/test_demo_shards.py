@@ -12,9 +12,9 @@ from scalefold.features.contract import validate
 from scalefold.features.pipeline import selected_features, training_features
 from scalefold.features.query import Query
 from scalefold.features.selection import prediction_selection
+from scalefold.fetch.run import fetch
 from scalefold.loader.loader import TrainingLoader
 from scalefold.raw.chains import read_chains
-from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
 

@@ -13,7 +13,7 @@ from tests.unit.search.conftest import ALIGNMENTS, alignment, needs
 from scalefold.config import make_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
-from scalefold.raw.alignments import parse_a3m, read_folder
+from scalefold.raw.a3m import parse_a3m, read_folder
 from scalefold.raw.fasta import FastaRecord, part_of
 from scalefold.raw.hhr import read_hhr
 from scalefold.search import search as searching

@@ -22,8 +22,8 @@ from scalefold.features.contract import ALL_FEATURES, Features
 from scalefold.features.crop import Crop
 from scalefold.features.pipeline import selected_features
 from scalefold.features.selection import training_selection
+from scalefold.fetch.run import fetch
 from scalefold.raw.chains import read_chains
-from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
 

@@ -18,9 +18,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from scalefold.config.mirror_roots import check_roots, local_folder, web_root
 from scalefold.errors import InputError
+from scalefold.fetch.download import make_client
+from scalefold.fetch.mirrors import Downloader, UnavailableError
 from scalefold.io.atomic import atomic_file, make_folder, write_bytes
-from scalefold.raw.download import make_client
-from scalefold.raw.mirrors import Downloader, UnavailableError
 
 ROOT: Final = "https://storage.googleapis.com/alphafold"
 ARCHIVE: Final = "alphafold_params_2022-12-06.tar"

@@ -14,14 +14,15 @@ from rich.console import Console
 
 from scalefold.config.data import DataConfig
 from scalefold.errors import InputError
-from scalefold.raw import case_collisions as case_collisions
-from scalefold.raw.case_collisions import check_case_collisions
-from scalefold.raw.chain_files import absent_files, local_sources
-from scalefold.raw.chains import ChainRow, Rejected, read_chains, read_rejected, write_rejected
-from scalefold.raw.fetch import FetchSummary, fetch
-from scalefold.raw.fetched import update_fetched
-from scalefold.raw.mirrors import Downloader, FetchedFile
-from scalefold.raw.shared_alignments import SharedAlignments
+from scalefold.fetch.fetched import update_fetched
+from scalefold.fetch.mirrors import Downloader, FetchedFile
+from scalefold.fetch.on_mirrors import absent_files, local_sources
+from scalefold.fetch.run import FetchSummary, fetch
+from scalefold.fetch.shared_alignments import SharedAlignments
+from scalefold.io import case_collisions as case_collisions
+from scalefold.io.case_collisions import check_case_collisions
+from scalefold.raw.chains import ChainRow, read_chains
+from scalefold.raw.rejected import Rejected, read_rejected, write_rejected
 
 CIF = gzip.compress(b"data_x\n")
 PDB = "/pub/pdb/data/structures/divided/mmCIF"

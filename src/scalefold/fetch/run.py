@@ -34,19 +34,16 @@ from rich.progress import (
 
 from scalefold.config.data import DataConfig
 from scalefold.errors import InputError
-from scalefold.raw.case_collisions import check_case_collisions
-from scalefold.raw.chain_files import RawFile, chain_files, check_mirrors
-from scalefold.raw.chains import (
-    STRUCTURE_SUFFIXES,
-    ChainRow,
-    Rejected,
-    read_rejected,
-    write_rejected,
-)
-from scalefold.raw.fetched import Kind, table_tag, update_fetched
-from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError
-from scalefold.raw.rsync_stage import pull_files
-from scalefold.raw.shared_alignments import SharedAlignments
+from scalefold.fetch.chain_files import RawFile, chain_files
+from scalefold.fetch.fetched import Kind, table_tag, update_fetched
+from scalefold.fetch.mirrors import Downloader, FetchedFile, UnavailableError
+from scalefold.fetch.on_mirrors import check_mirrors
+from scalefold.fetch.rsync_stage import pull_files
+from scalefold.fetch.shared_alignments import SharedAlignments
+from scalefold.io.case_collisions import check_case_collisions
+from scalefold.raw.chains import ChainRow
+from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
+from scalefold.raw.rejected import Rejected, read_rejected, write_rejected
 
 STAGE: Final = "fetch"
 NO_ALIGNMENT: Final = "no alignment"

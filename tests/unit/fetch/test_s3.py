@@ -19,16 +19,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from scalefold.raw import mirrors
-from scalefold.raw.download import download
-from scalefold.raw.mirrors import Downloader, UnavailableError
+from scalefold.fetch import mirrors
+from scalefold.fetch.download import download
+from scalefold.fetch.mirrors import Downloader, UnavailableError
 
 ROOT = "s3://openfold/pdb"
 NAMES = ("busy", "cut", "whole", "changed", "early")
 FETCH = """
 import sys
 from pathlib import Path
-from scalefold.raw import mirrors
+from scalefold.fetch import mirrors
 url, name, target = sys.argv[1:]
 mirrors.web_root = lambda root: url
 mirrors.Downloader(attempts=1).get(["s3://openfold/pdb"], name, Path(target))

@@ -13,11 +13,13 @@ from typing import Final
 
 from scalefold.config.data import DataConfig
 from scalefold.errors import InputError
-from scalefold.raw.chain_files import RawFile, chain_files, check_mirrors
-from scalefold.raw.chains import STRUCTURE_SUFFIXES, ChainRow
-from scalefold.raw.fetched import Kind
-from scalefold.raw.mirrors import Downloader, UnavailableError
-from scalefold.raw.shared_alignments import SharedAlignments
+from scalefold.fetch.chain_files import RawFile, chain_files
+from scalefold.fetch.fetched import Kind
+from scalefold.fetch.mirrors import Downloader, UnavailableError
+from scalefold.fetch.on_mirrors import check_mirrors
+from scalefold.fetch.shared_alignments import SharedAlignments
+from scalefold.raw.chains import ChainRow
+from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
 
 SAMPLE: Final = 300
 """Files of a kind that mirrors are asked about: enough for 10 % of the sum, as alignments vary."""
@@ -89,7 +91,7 @@ def plan_fetch(
     shared: SharedAlignments | None = None,
     downloader: Downloader | None = None,
 ) -> FetchPlan:
-    """Find out what `scalefold.raw.fetch.fetch` would bring; nothing is written.
+    """Find out what `scalefold.fetch.run.fetch` would bring; nothing is written.
 
     Mirrors are asked about `SAMPLE` files of each kind, drawn at random, and always the same ones.
 

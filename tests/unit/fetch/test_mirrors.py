@@ -20,7 +20,7 @@ import pytest
 
 from scalefold.config.mirror_roots import local_folder
 from scalefold.errors import InputError
-from scalefold.raw.mirrors import Downloader, UnavailableError
+from scalefold.fetch.mirrors import Downloader, UnavailableError
 
 BODY = bytes(range(256)) * 40
 

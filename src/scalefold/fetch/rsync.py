@@ -12,7 +12,7 @@ from typing import Final
 
 from scalefold.config.mirror_roots import rsync_module
 from scalefold.errors import InputError
-from scalefold.raw.part_file import MirrorError
+from scalefold.fetch.part_file import MirrorError
 
 _PARTIAL: Final = ".rsync-partial"
 _MISSING: Final = re.compile(r'rsync: .*link_stat "/?(.+)" .*failed: No such file')

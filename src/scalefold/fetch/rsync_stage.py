@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from scalefold.config.mirror_roots import local_folder, rsync_module
-from scalefold.raw.chain_files import RawFile
-from scalefold.raw.mirrors import Downloader
+from scalefold.fetch.chain_files import RawFile
+from scalefold.fetch.mirrors import Downloader
 
 
 def pull_files(

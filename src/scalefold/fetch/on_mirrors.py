@@ -1,9 +1,8 @@
-"""Which raw files a chain has: where they lie below a mirror's root, and below the raw folder."""
+"""Which of the chains' files mirrors have, so far as they are folders of this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Final
@@ -11,17 +10,11 @@ from typing import Final
 from scalefold.config.data import DataConfig
 from scalefold.config.mirror_roots import check_roots, local_folder
 from scalefold.errors import InputError, counted, listed
-from scalefold.raw.chains import (
-    STRUCTURE_SUFFIXES,
-    ChainRow,
-    Split,
-    alignment_folder,
-    extended_form,
-    folder_hash,
-    mmcif_path,
-)
-from scalefold.raw.fetched import Kind
-from scalefold.raw.shared_alignments import SharedAlignments
+from scalefold.fetch.chain_files import RawFile, chain_files
+from scalefold.fetch.fetched import Kind
+from scalefold.fetch.shared_alignments import SharedAlignments
+from scalefold.raw.chains import ChainRow, Split
+from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
 
 _FIXES: Final[Mapping[Kind, str]] = {
     "structures": "data.mirrors.mmcif, or data.mirrors.mmcif_path ('{entry}.cif.gz' suits a folder "
@@ -31,59 +24,6 @@ _FIXES: Final[Mapping[Kind, str]] = {
     "each chain) or hhr_path",
 }
 """What to correct if a mirror has no file of a kind."""
-
-
-@dataclass(frozen=True)
-class RawFile:
-    """A file to fetch.
-
-    Parameters
-    ----------
-    roots
-        Mirrors that may have it, in the order in which they are asked.
-    remotes
-        Paths below a mirror's root that it may have: by different layouts, or by different chains
-        that share an alignment.
-    local
-        Its path on this machine.
-    """
-
-    roots: Sequence[str]
-    remotes: Sequence[str]
-    local: Path
-
-
-def chain_files(
-    row: ChainRow,
-    data: DataConfig,
-    raw: Path,
-    only: Kind | None = None,
-    shared: SharedAlignments | None = None,
-) -> list[RawFile]:
-    """Return a chain's files: mmCIF first, then alignments, then template hits.
-
-    Without ``shared``, each chain has alignments under its own name.
-    """
-    mirrors, entry, chain = data.mirrors, row.entry_id, row.chain_key
-    files = []
-    if only != "alignments":
-        forms = {"hash": folder_hash(entry), "entry": entry, "extended": extended_form(entry)}
-        remotes = [path.format(**forms) for path in mirrors.mmcif_paths]
-        local = mmcif_path(raw, entry, mirrors.mmcif_paths[0])
-        files.append(RawFile(mirrors.mmcif, remotes, local))
-    names = [chain] if shared is None else shared.names(chain)
-    if only == "structures" or row.split == "template" or not names:
-        return files
-    folder = alignment_folder(raw, chain)
-    for name in data.alignments:
-        remotes = [mirrors.alignment_path.format(chain=one, name=name) for one in names]
-        files.append(RawFile(mirrors.alignments, remotes, folder / "a3m" / f"{name}.a3m"))
-    if data.template_hits is not None:
-        hits = data.template_hits
-        remotes = [mirrors.hhr_path.format(chain=one, name=hits) for one in names]
-        local = folder / "hhr" / f"{data.template_hits}.hhr"
-        files.append(RawFile(mirrors.alignments, remotes, local))
-    return files
 
 
 def check_mirrors(data: DataConfig, only: Kind | None = None) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scalefold.config.data import DataConfig
-from scalefold.raw.chains import ChainRow, is_chain_key
+from scalefold.raw.chain_key import is_chain_key
+from scalefold.raw.chains import ChainRow
 from scalefold.raw.compressed import read_lines
 
 

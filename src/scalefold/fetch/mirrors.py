@@ -21,11 +21,11 @@ import httpx
 
 from scalefold.config.mirror_roots import local_folder, rsync_module, web_root
 from scalefold.errors import InputError
+from scalefold.fetch.download import RetryError, download, make_client, stated_size
+from scalefold.fetch.part_file import REPLACE, MirrorError, Writer, discard, finish
+from scalefold.fetch.rsync import Pulled, pull
+from scalefold.fetch.rsync import stated_size as rsync_size
 from scalefold.io.atomic import file_sha256, make_folder
-from scalefold.raw.download import RetryError, download, make_client, stated_size
-from scalefold.raw.part_file import REPLACE, MirrorError, Writer, discard, finish
-from scalefold.raw.rsync import Pulled, pull
-from scalefold.raw.rsync import stated_size as rsync_size
 
 _BLOCK_BYTES: Final = 1 << 20
 _MOST_REASONS: Final = 10
@@ -159,7 +159,7 @@ class Downloader:
         Raises
         ------
         InputError
-            See `scalefold.raw.rsync.pull`.
+            See `scalefold.fetch.rsync.pull`.
         """
 
         def wait(attempt: int) -> None:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.raw.test_fetch import PDB, fill, run, settings, train
+from tests.unit.fetch.test_run import PDB, fill, run, settings, train
 
 from scalefold.config.mirror_roots import local_folder, web_root
 from scalefold.errors import InputError
-from scalefold.raw import fetch_plan
-from scalefold.raw.fetch_plan import plan_fetch
-from scalefold.raw.mirrors import Downloader
+from scalefold.fetch import plan as fetch_plan
+from scalefold.fetch.mirrors import Downloader
+from scalefold.fetch.plan import plan_fetch
 
 KEYS = ["1abc_A", "1abc_B", "2abc_A", "3abc_A"]
 

@@ -11,7 +11,7 @@ from typing import Final
 import httpx
 
 from scalefold.errors import InputError
-from scalefold.raw.part_file import MirrorError, Writer, discard
+from scalefold.fetch.part_file import MirrorError, Writer, discard
 
 _ABSENT_STATUS: Final = frozenset({403, 404, 410})  # S3 answers 403 for what is not there.
 _RETRY_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from scalefold.errors import InputError
-from scalefold.raw.alphafold_parameters import ARCHIVE, RECORD, fetch_parameters
-from scalefold.raw.mirrors import Downloader
+from scalefold.fetch.alphafold_parameters import ARCHIVE, RECORD, fetch_parameters
+from scalefold.fetch.mirrors import Downloader
 
 PATH = f"/{ARCHIVE}"
 RANDOM = np.random.default_rng(0)

@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from rich.console import Console
-from tests.unit.raw.test_fetch import CIF, PDB, fill, settings, train
+from tests.unit.fetch.test_run import CIF, PDB, fill, settings, train
 
 from scalefold.config.mirror_roots import local_folder, rsync_module
 from scalefold.errors import InputError
-from scalefold.raw import rsync
-from scalefold.raw.fetch import FetchSummary, fetch
-from scalefold.raw.fetch_plan import plan_fetch
-from scalefold.raw.mirrors import Downloader
+from scalefold.fetch import rsync
+from scalefold.fetch.mirrors import Downloader
+from scalefold.fetch.plan import plan_fetch
+from scalefold.fetch.run import FetchSummary, fetch
 
 needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="no rsync")
 IDENTITY = f"uid = {os.getuid()}\ngid = {os.getgid()}\n" if os.getuid() == 0 else ""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from scalefold.errors import InputError
-from scalefold.raw.chains import read_table, write_table
-from scalefold.raw.mirrors import FetchedFile
+from scalefold.fetch.mirrors import FetchedFile
+from scalefold.raw.table import read_table, write_table
 
 Kind = Literal["structures", "alignments"]
 """mmCIF files; or alignments and template hits."""
