@@ -246,9 +246,7 @@ def inspect(
 @app.command(
     rich_help_panel="Data", epilog="Example: [cyan]scalefold verify results/demo/shards[/]"
 )
-def verify(
-    shards: Annotated[Path, typer.Argument(help="Shard folder.")],
-) -> None:
+def verify(shards: Annotated[Path, typer.Argument(help="Shard folder.")]) -> None:
     """Check every hash of a shard folder, and that its files agree with each other.
 
     Exit code 2 if anything is wrong.

@@ -56,10 +56,7 @@ def evaluate(
     ] = None,
     structures: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Also write the predicted structures, as mmCIF.",
-        ),
+        typer.Option(metavar="FOLDER", help="Also write the predicted structures, as mmCIF."),
     ] = None,
     follow: Annotated[
         bool,

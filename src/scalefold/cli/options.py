@@ -90,8 +90,7 @@ def checked_file(path: Path | None) -> Path | None:
 
 
 JsonFile = Annotated[
-    Path,
-    typer.Option("--out", "-o", metavar="FILE", callback=checked_file, help="JSON to write."),
+    Path, typer.Option("--out", "-o", metavar="FILE", callback=checked_file, help="JSON to write.")
 ]
 Device = Annotated[
     str,

@@ -98,8 +98,7 @@ def unaligned(
 )
 def build_db(
     source: Annotated[
-        Path,
-        typer.Argument(help="Folder of alignments (.a3m, .sto), raw folder, or shard folder."),
+        Path, typer.Argument(help="Folder of alignments (.a3m, .sto), raw folder, or shard folder.")
     ],
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="PREFIX", help="Path and name of the database.")

@@ -46,8 +46,7 @@ def train(
         ),
     ],
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue from the last complete checkpoint, if any."),
+        bool, typer.Option("--resume", help="Continue from the last complete checkpoint, if any.")
     ] = False,
     set_aside: Annotated[
         bool,

@@ -143,16 +143,12 @@ def _make_features(
     settings, (chain_key, _, length) = config.evaluation, chain
     if length > settings.max_length:
         return _SetAside(
-            "skipped",
-            f"{length} residues, more than evaluation.max_length ({settings.max_length})",
+            "skipped", f"{length} residues, more than evaluation.max_length ({settings.max_length})"
         )
     sample = reader.sample(chain_key)
     check_observed(sample.chain)
     date = sample.chain.release_date
-    facts = {
-        "alignment_rows": sample.msa.num_seq_full,
-        "release_date": date and date.isoformat(),
-    }
+    facts = {"alignment_rows": sample.msa.num_seq_full, "release_date": date and date.isoformat()}
     features = ready_features(Query.of(sample), config, device)
     return _Made(features, true_structure(sample.chain), facts)
 

@@ -29,11 +29,7 @@ from scalefold.features.raw_features import RawPass
 
 
 def msa_features(
-    msa: Msa,
-    bounds: Tensor,
-    passes: Sequence[RawPass],
-    columns: Tensor,
-    config: FeaturesConfig,
+    msa: Msa, bounds: Tensor, passes: Sequence[RawPass], columns: Tensor, config: FeaturesConfig
 ) -> list[Features]:
     """Make the features of several passes over one alignment.
 
@@ -59,11 +55,7 @@ def msa_features(
     masked, chosen = [], []
     for rows, part in zip(centres, passes):
         symbols, positions = mask_msa(
-            msa.symbols[rows],
-            bounds,
-            part.mask_position,
-            part.mask_symbol,
-            config.masked_msa,
+            msa.symbols[rows], bounds, part.mask_position, part.mask_symbol, config.masked_msa
         )
         masked.append(symbols)
         chosen.append(positions)

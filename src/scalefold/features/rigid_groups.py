@@ -11,12 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalefold.chem.rigid_groups import (
-    GROUP_ATOMS,
-    GROUP_IS_AMBIGUOUS,
-    GROUP_MASK,
-    NUM_GROUPS,
-)
+from scalefold.chem.rigid_groups import GROUP_ATOMS, GROUP_IS_AMBIGUOUS, GROUP_MASK, NUM_GROUPS
 from scalefold.features.constants import on_device, per_residue
 from scalefold.features.contract import Features
 from scalefold.geometry.rigid import Rigid

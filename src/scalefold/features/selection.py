@@ -92,10 +92,7 @@ def prediction_selection(
     key = RandomKey("evaluation", seed, name_counter(query.name))
     passes = range(num_passes)
     templates = usable_templates(
-        query.templates,
-        query.release_date,
-        config.template_date_margin_days,
-        config.max_templates,
+        query.templates, query.release_date, config.template_date_margin_days, config.max_templates
     )
     return Selection(
         crop=Crop(0, len(query)),

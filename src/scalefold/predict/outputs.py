@@ -190,8 +190,5 @@ def _write_model(folder: Path, name: str, aatype: Tensor, ranked: Ranked) -> dic
 def _pae_json(pae: Tensor) -> str:
     """Predicted aligned errors as AlphaFold DB has them: whole Å, one row for each residue i."""
     rounded = torch.round(pae).int().tolist()
-    entry = {
-        "predicted_aligned_error": rounded,
-        "max_predicted_aligned_error": _PAE_LIMIT_ANGSTROM,
-    }
+    entry = {"predicted_aligned_error": rounded, "max_predicted_aligned_error": _PAE_LIMIT_ANGSTROM}
     return json.dumps([entry], separators=(",", ":"))

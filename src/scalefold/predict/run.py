@@ -200,11 +200,7 @@ class _Work:
                 f"{target.length} residues, more than evaluation.max_length ({self._max_length}); "
                 "raise that (--set evaluation.max_length=…) if the device has the memory"
             )
-        made_from = {
-            "sequence": target.sequence,
-            "alignment": target.alignment(),
-            **self.settings,
-        }
+        made_from = {"sequence": target.sequence, "alignment": target.alignment(), **self.settings}
         record = read_record(self._out, target, made_from)
         if record is not None:
             return Outcome(target.name, target.length, "there", record=record)

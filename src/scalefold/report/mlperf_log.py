@@ -103,12 +103,7 @@ def _events(run: Path, files: RunResults, shards: Path) -> Iterator[dict[str, An
         if reached_target(evaluation, config.evaluation) is not None:
             reached = True
             break
-    yield _event(
-        last,
-        "run_stop",
-        kind="INTERVAL_END",
-        status="success" if reached else "aborted",
-    )
+    yield _event(last, "run_stop", kind="INTERVAL_END", status="success" if reached else "aborted")
 
 
 def _facts(config: Config, files: RunResults, shards: Path) -> Iterator[tuple[str, Any]]:
