@@ -56,9 +56,9 @@ def fetch(
     """
     from scalefold.fetch.on_mirrors import check_files
     from scalefold.fetch.plan import plan_fetch
-    from scalefold.fetch.run import NO_ALIGNMENT
     from scalefold.fetch.run import fetch as fetch_files
     from scalefold.fetch.shared_alignments import SharedAlignments
+    from scalefold.fetch.summary import NO_ALIGNMENT
     from scalefold.raw.chains import read_chains
     from scalefold.shards.bucket_count import with_bucket_count
     from scalefold.shards.buckets import bucket_chains

@@ -38,11 +38,11 @@ def fetch_parameters(
     console: Console | None = None,
     downloader: Downloader | None = None,
 ) -> list[Path]:
-    """Bring the parameters into a folder; a broken download goes on where it ended.
+    """Download the parameters into a folder; a broken download is resumed.
 
     No hash of the archive is published. Its MD5 is compared with the one that Google's server
-    states of it. Its SHA-256 and its size are written beside the parameters when all of them are
-    there, to ``RECORD``, and mark the folder as complete. The archive itself is deleted then.
+    states. When all parameters are there, its SHA-256 and size are written to ``RECORD``, which
+    marks the folder as complete. Then the archive is deleted.
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ def fetch_parameters(
     Raises
     ------
     InputError
-        The mirror does not give the archive, it is damaged or holds other files than parameters, or
-        there is no room for it twice.
+        The mirror does not give the archive, the archive is damaged or holds other files than
+        parameters, or the disk has no room for archive and parameters.
     """
     check_roots([root], "--mirror")
     mark, archive = out / RECORD, out / ARCHIVE
@@ -111,7 +111,7 @@ def _download(downloader: Downloader, root: str, archive: Path, console: Console
 
 
 def _check_md5(root: str, archive: Path) -> None:
-    """Compare the archive with what Google's server states of it; other servers state nothing."""
+    """Compare the archive with the MD5 that Google's server states; other servers state none."""
     if local_folder(root) is not None:
         return
     try:
@@ -140,7 +140,7 @@ def _unpack(archive: Path, out: Path) -> None:
         with tarfile.open(archive, "r:") as tar:
             members = [member for member in tar.getmembers() if not member.isdir()]
             for member in members:
-                # A folder before the name says nothing: nobody follows it.
+                # A folder before the name is ignored.
                 if not member.isreg() or not _NAME.fullmatch(PurePosixPath(member.name).name):
                     raise InputError(
                         f"{archive}: holds {member.name!r}, expected files params_model_*.npz and "

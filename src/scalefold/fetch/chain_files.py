@@ -1,4 +1,4 @@
-"""Which raw files a chain has: where they lie below a mirror's root, and below the raw folder."""
+"""Which raw files a chain has: their paths on a mirror and in the raw folder."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class RawFile:
     roots
         Mirrors that may have it, in the order in which they are asked.
     remotes
-        Paths below a mirror's root that it may have: by different layouts, or by different chains
-        that share an alignment.
+        Paths that it may have below a mirror's root: of several layouts, or of several chains that
+        share an alignment.
     local
         Its path on this machine.
     """

@@ -1,4 +1,4 @@
-"""Complete a part file over HTTP, from where an earlier try broke off."""
+"""Complete a part file over HTTP; an interrupted download is resumed."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def make_client(timeout_seconds: float, connections: int) -> httpx.Client:
 
 
 def stated_size(client: httpx.Client, url: str) -> int:
-    """Return how many bytes a server says that a file has.
+    """Return the size in bytes that a server states of a file.
 
     Raises
     ------
     MirrorError
-        The server lacks it, or does not say.
+        The server lacks it, or states no size.
     """
     response = client.head(url)
     if response.status_code in _ABSENT_STATUS:
@@ -67,14 +67,14 @@ def stated_size(client: httpx.Client, url: str) -> int:
 
 
 def download(client: httpx.Client, url: str, part: Path, check: Callable[[], None]) -> None:
-    """Complete ``part``, from where it ends if the server still has the same file.
+    """Complete ``part``. It is resumed if the server still has the same file.
 
     Parameters
     ----------
     client
     url
     part
-        Beside it, ``<part>.validator`` keeps what the first answer says of the file.
+        The file ``<part>.validator`` keeps what the first answer states of the file.
     check
         Called after each block; what it raises ends the download.
 
@@ -93,7 +93,7 @@ def download(client: httpx.Client, url: str, part: Path, check: Callable[[], Non
     with client.stream("GET", url, headers=headers) as response:
         status = response.status_code
         if status == 416 and have:
-            # Nothing lies behind what is here: it is the whole file, or it never was its part.
+            # The part is the whole file, or not a part of it at all.
             if response.headers.get("Content-Range", "") == f"bytes */{have}":
                 return
             discard(part)
@@ -111,7 +111,7 @@ def download(client: httpx.Client, url: str, part: Path, check: Callable[[], Non
             discard(part)
             raise MirrorError(f"{url}: is a page in HTML, not the file")
         with Writer(part, append=True) as writer:
-            # Blocks as they come: what a larger buffer held would be lost with the connection.
+            # Blocks are written as they come: a lost connection would lose a larger buffer.
             while block:
                 writer.write(block)
                 check()
@@ -125,7 +125,7 @@ def download(client: httpx.Client, url: str, part: Path, check: Callable[[], Non
 
 @dataclass(frozen=True)
 class _Stamp:
-    """What the first answer says of a file: its validator, and its size if it is stated."""
+    """What the first answer states of a file: its validator, and its size if it is stated."""
 
     url: str
     validator: str
@@ -133,7 +133,7 @@ class _Stamp:
 
 
 def _begin(part: Path, stamp: _Stamp) -> None:
-    """Empty the part, and note what it will be a part of."""
+    """Empty the part, and write its stamp."""
     discard(part)
     total = "" if stamp.total is None else str(stamp.total)
     with Writer(_stamp_file(part), append=False) as writer:
@@ -141,7 +141,7 @@ def _begin(part: Path, stamp: _Stamp) -> None:
 
 
 def _read_stamp(part: Path, url: str) -> _Stamp | None:
-    """Return what is noted of a part; ``None`` if there is none of this file to go on from."""
+    """Return the stamp of a part; ``None`` if there is no part of this file to resume."""
     if not part.exists() or not _stamp_file(part).exists():
         return None
     lines = _stamp_file(part).read_text("ascii", errors="replace").split("\n")
@@ -156,7 +156,7 @@ def _stamp_file(part: Path) -> Path:
 
 
 def _validator(response: httpx.Response) -> str:
-    """Return what tells whether the file is the same later; empty if nothing does.
+    """Return the validator by which a file is recognised later; empty if there is none.
 
     Weak validators must not be used for ranges (RFC 9110, sec. 13.1.5).
     """

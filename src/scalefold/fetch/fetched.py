@@ -22,10 +22,10 @@ def table_tag(only: Kind | None, bucket: int | None) -> str:
 
 
 def update_fetched(path: Path, files: Mapping[Path, FetchedFile]) -> None:
-    """Bring a table up to date; rows of files that other runs fetched stay, if these are there.
+    """Update a table. Rows of other files stay if these exist.
 
-    So does the row of a file that is the same as before: it says where the file came from, while a
-    later run, which finds it there, can only say where it would ask now.
+    The row of an unchanged file stays as well: it names the file's source. A later run that finds
+    the file can only name the mirror that it would ask now.
     """
     raw = path.parent
     rows = {row[0]: row for row in _read(path) if (raw / row[0]).exists()}
@@ -38,12 +38,12 @@ def update_fetched(path: Path, files: Mapping[Path, FetchedFile]) -> None:
 
 
 def check_raw(raw: Path) -> None:
-    """Refuse a folder that is not there, or that nothing was fetched into.
+    """Refuse a missing folder, and one that nothing was fetched into.
 
     Raises
     ------
     InputError
-        There is neither a folder ``mmcif`` below it nor a table of what was fetched.
+        It has neither a folder ``mmcif`` nor a table of fetched files.
     """
     if not (raw / "mmcif").is_dir() and not any(raw.glob("fetched*.tsv")):
         found = "nothing was fetched into it" if raw.is_dir() else "no such raw folder"
@@ -53,25 +53,24 @@ def check_raw(raw: Path) -> None:
 
 
 def first_lost(table: Path) -> Path | None:
-    """Return a file that a table lists and that is not there, if there is one."""
+    """Return a file that a table lists and that does not exist, if there is one."""
     paths = (table.parent / name for name, *_ in _read(table))
     return next((path for path in paths if not path.is_file()), None)
 
 
 class FetchRecord:
-    """What fetch got, for a stage of packing to compare with what is there.
+    """What fetch got, which a stage of packing compares with the files.
 
-    A raw folder that was laid out by hand has no tables, and passes all checks.
+    A raw folder that was made by hand has no tables, and passes all checks.
 
     Parameters
     ----------
     raw
         Raw folder.
     needed
-        Files below it that will be read if they are there.
+        Files below it that will be read if they exist.
     kind, bucket
-        Which of the tables count: those of this kind and bucket, and of fetches of all kinds or
-        all buckets.
+        Which tables count: those of this kind or of all kinds, of this bucket or of all buckets.
     """
 
     def __init__(self, raw: Path, needed: Iterable[Path], kind: Kind, bucket: int) -> None:
@@ -96,9 +95,9 @@ class FetchRecord:
             )
 
     def check_content(self, path: Path, num_bytes: int, sha256: str) -> None:
-        """Raise an InputError if a file is listed, and nowhere with this size and SHA-256.
+        """Raise an InputError if tables list a file, but none with this size and SHA-256.
 
-        One table is enough: others may be of an earlier fetch.
+        One table is enough, since others may be of an earlier fetch.
         """
         listed = self._files.get(path, [])
         if listed and not any(row[1:] == (str(num_bytes), sha256) for row in listed):

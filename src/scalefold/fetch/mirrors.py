@@ -1,8 +1,8 @@
 """Get one file from the first mirror that has it.
 
 A mirror is an ``http(s)://`` root, ``s3://bucket``, an rsync daemon, a ``file://`` URL, or a
-folder. Only complete files ever carry a final name: data go to ``<name>.part``, which is renamed at
-the end and from which a broken HTTP download goes on, also in a later run.
+folder. Only complete files have their final name. Data go to ``<name>.part``, which is renamed at
+the end. A broken HTTP download is resumed from it, also in a later run.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _MOST_REASONS: Final = 10
 
 @dataclass(frozen=True)
 class FetchedFile:
-    """A file that is now complete: its size, SHA-256 and where it came from.
+    """A complete file: its size, SHA-256 and source.
 
-    ``failures`` are the mirrors that were asked before and failed, by root, each with its reason;
-    one that merely lacks the file is not among them.
+    ``failures`` has the reason of each mirror, by root, that was asked before and failed. A mirror
+    that lacks the file has not failed.
     """
 
     num_bytes: int
@@ -48,9 +48,9 @@ class FetchedFile:
 class UnavailableError(Exception):
     """No mirror gave the file.
 
-    ``is_absent`` is true where every mirror says that it does not have it, false where at least one
-    failed otherwise. ``is_final`` is true where another try would end the same: each mirror either
-    lacks the file, or is local and holds a damaged one.
+    ``is_absent`` is true if every mirror lacks the file, false if at least one failed otherwise.
+    ``is_final`` is true if another try would end the same: each mirror lacks the file, or is local
+    and has a damaged one.
     """
 
     def __init__(self, reasons: Sequence[str], is_absent: bool, is_final: bool) -> None:
@@ -67,7 +67,7 @@ class Downloader:
     Parameters
     ----------
     attempts
-        Tries a mirror, for failures that can pass (no connection, a broken one, a busy server).
+        Tries of each mirror, if it has no connection, a broken one, or a busy server.
     backoff_seconds
         Wait before the second try; doubled each time.
     timeout_seconds
@@ -78,9 +78,9 @@ class Downloader:
         Connections kept open at most.
     part_suffix
         Ending of incomplete files. Processes that fetch into one folder at the same time need
-        different ones; to go on after an interruption, each needs the same as before.
+        different endings. To resume after an interruption, each needs the same as before.
     max_unpacked_bytes
-        Gzip files that hold more are refused; ``None``: none.
+        Larger gzip files are refused; ``None``: none is.
 
     Attributes
     ----------
@@ -124,9 +124,9 @@ class Downloader:
     ) -> FetchedFile:
         """Bring ``relative`` from the first of ``roots`` that has it to ``target``.
 
-        A root that lacks it may have the file under one of the ``others``, which serve as well.
-        An existing ``target`` is complete, and kept; but where a local mirror now holds other
-        content, that is copied. Gzip files are unpacked once to see that they are whole.
+        A root may have the file under one of the names ``others`` instead. An existing ``target``
+        is complete, and kept, unless a local mirror has other content now: that is copied. Gzip
+        files are unpacked once, to check that they are whole.
 
         Raises
         ------
@@ -168,12 +168,12 @@ class Downloader:
         self.pulled[root] = pull(root, names, folder, self._attempts, wait, advance)
 
     def size(self, roots: Sequence[str], relative: str, others: Sequence[str] = ()) -> int:
-        """Return how many bytes the mirror that `get` would take a file from says it has.
+        """Return the size in bytes that the mirror states from which `get` would take a file.
 
         Raises
         ------
         UnavailableError
-            None has it, says so, or answers.
+            No mirror has the file and states its size.
         """
         reasons: list[str] = []
         is_absent = True
@@ -211,7 +211,7 @@ class Downloader:
         return self._take(root, relative, url, target) if is_rsync else self._download(url, target)
 
     def _take(self, root: str, relative: str, url: str, target: Path) -> FetchedFile:
-        """Move a file that rsync has brought to its place."""
+        """Move a file that rsync has fetched to its place."""
         pulled = self.pulled.get(root)
         if pulled is None or not (pulled.folder / relative).is_file():
             unasked = MirrorError(f"{url}: was not asked for, since an earlier mirror has the file")
@@ -224,7 +224,7 @@ class Downloader:
         return FetchedFile(target.stat().st_size, file_sha256(target), url)
 
     def _client(self) -> httpx.Client:
-        """Return the client of all threads; made when first used, for folders need none."""
+        """Return the client of all threads. It is made when first used: folders need none."""
         with self._lock:
             if self._opened is None:
                 self._opened = make_client(self._timeout_seconds, self._connections)
@@ -248,7 +248,7 @@ class Downloader:
         return FetchedFile(target.stat().st_size, file_sha256(target), source.as_uri())
 
     def _download(self, url: str, target: Path) -> FetchedFile:
-        """Try a few times, within the time limit. Whatever the mirror answers, others are asked."""
+        """Try a few times, within the time limit. Any failure lets other mirrors be asked."""
         part = target.with_name(target.name + self._part_suffix)
         end = time.monotonic() + self._limit_seconds
 

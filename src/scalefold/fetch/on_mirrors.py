@@ -1,4 +1,4 @@
-"""Which of the chains' files mirrors have, so far as they are folders of this machine."""
+"""Which of the chains' files exist on mirrors that are folders of this machine."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def check_files(
 ) -> None:
     """Raise an InputError as `check_mirrors`, or if mirrors have too little to train on.
 
-    That is the case if no chain has files of some kind there, or no training chain has all that it
-    needs of these kinds. Files that are in the folder ``raw`` already count as well.
+    They have too little if no chain has files of some kind, or no training chain has all that it
+    needs. Files that are in the folder ``raw`` count as well.
     """
     check_mirrors(data, only)
     for kind in _FIXES if only is None else (only,):
@@ -79,7 +79,7 @@ def can_be_evaluated(
 
 
 def _absent(path: Path, shown: int = 3) -> str:
-    """Name a file that is not there, and such files as are there in its place."""
+    """Name a file that does not exist, and similar files that do."""
     there = sorted(file.name for file in path.parent.glob(f"*{path.suffix}"))
     return f"{path}, for example" + (f"; there is {', '.join(there[:shown])}" if there else "")
 
@@ -87,11 +87,11 @@ def _absent(path: Path, shown: int = 3) -> str:
 def absent_files(
     chains: Sequence[ChainRow], data: DataConfig, only: Kind, raw: Path | None = None
 ) -> list[Path]:
-    """Return, of each kind of file that no chain has, where the first should be.
+    """Return one expected path for each kind of file that no chain has.
 
-    A kind is the structures, or one of the names of alignments and template hits. Nothing is absent
-    as long as one mirror cannot be looked into here: one on the web, or a folder that is not there.
-    A file in the folder ``raw`` counts as well.
+    A kind is the structures, or a name of alignments or template hits. The result is empty if one
+    mirror cannot be looked into: one on the web, or a missing folder. Files in the folder ``raw``
+    count as well.
     """
     folders = [local_folder(root) for root in _roots(data, only)]
     if not all(folder is not None and folder.is_dir() for folder in folders):
@@ -114,10 +114,9 @@ def absent_files(
 
 
 def lacking_files(chains: Sequence[ChainRow], data: DataConfig) -> list[ChainRow] | None:
-    """Return the chains that have no structure or no alignment on the mirrors, so are set aside.
+    """Return the chains without a structure or without an alignment on the mirrors.
 
-    None as long as one mirror cannot be looked into here: one on the web, or a folder that is not
-    there.
+    None if one mirror cannot be looked into: one on the web, or a missing folder.
     """
     has_files = _completeness(chains, data)
     return None if has_files is None else [row for row in chains if not has_files(row)]
@@ -129,7 +128,7 @@ def _completeness(
     only: Kind | None = None,
     raw: Path | None = None,
 ) -> Callable[[ChainRow], bool] | None:
-    """Return what says whether mirrors (or ``raw``) have a chain's structure and an alignment."""
+    """Return a test whether mirrors or ``raw`` have a chain's structure and an alignment."""
     kinds = _FIXES if only is None else (only,)
     folders = {root: local_folder(root) for kind in kinds for root in _roots(data, kind)}
     if not all(folder is not None and folder.is_dir() for folder in folders.values()):
@@ -159,9 +158,9 @@ def local_sources(
 ) -> list[Path]:
     """Return the files of local mirrors that `fetch` would read for ``chains``, sorted.
 
-    A workflow makes them inputs of its fetch jobs, so that a file that changed is fetched again. A
-    relative root gives relative paths. Mirrors that are folders, but not there, are returned in
-    place of files: without them there is no fetching.
+    A workflow makes them inputs of its fetch jobs, so that a changed file is fetched again. A
+    relative root gives relative paths. If mirrors are missing folders, these are returned instead:
+    without them nothing can be fetched.
     """
     folders = [folder for folder in map(local_folder, _roots(data, only)) if folder is not None]
     missing = [folder for folder in folders if not folder.is_dir()]

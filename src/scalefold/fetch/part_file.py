@@ -17,7 +17,7 @@ REPLACE: Final = "replace it on that mirror, or add another mirror to data.mirro
 
 
 class MirrorError(Exception):
-    """A mirror does not give a file: it lacks it (``is_absent``), or fails, which ``may_pass``."""
+    """A mirror does not give a file: it lacks the file, or it fails, perhaps for a while."""
 
     def __init__(self, reason: str, is_absent: bool = False, may_pass: bool = False) -> None:
         super().__init__(reason)
@@ -59,7 +59,7 @@ class Writer:
 
 
 def discard(part: Path) -> None:
-    """Delete a part and what is noted of it."""
+    """Delete a part and its stamp."""
     try:
         part.unlink(missing_ok=True)
         part.with_name(part.name + ".validator").unlink(missing_ok=True)
@@ -84,7 +84,7 @@ def finish(part: Path, target: Path, source: str, max_unpacked_bytes: int | None
 
 
 def _gzip_problem(path: Path, max_bytes: int | None) -> str | None:
-    """Return what is wrong with a gzip file; unpacks it in pieces, and keeps none."""
+    """Return what is wrong with a gzip file, by unpacking it in pieces."""
     num_bytes = 0
     try:
         with path.open("rb") as file:

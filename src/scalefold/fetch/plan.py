@@ -1,4 +1,4 @@
-"""What a fetch would bring: how many files, about how many bytes, and whether they fit the disk."""
+"""The plan of a fetch: how many files, about how many bytes, and whether the disk has room."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scalefold.raw.chains import ChainRow
 from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
 
 SAMPLE: Final = 300
-"""Files of a kind that mirrors are asked about: enough for 10 % of the sum, as alignments vary."""
+"""Files of a kind that mirrors are asked about: enough for an error of 10 % for alignments."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class KindPlan:
     num_files
         All that the chains could have.
     num_there
-        Those that the raw folder has already.
+        Those that the raw folder has.
     share_had
-        Of the others, the share that mirrors have, by a sample.
+        Share of the others that mirrors have, by a sample.
     num_bytes, error_bytes
-        About what these have together, and the standard error of it; zero if all were asked about.
+        About their size in all, and its standard error: zero if all were asked about.
     failure
         Why a mirror could not be asked; empty if none failed.
     """
@@ -91,9 +91,9 @@ def plan_fetch(
     shared: SharedAlignments | None = None,
     downloader: Downloader | None = None,
 ) -> FetchPlan:
-    """Find out what `scalefold.fetch.run.fetch` would bring; nothing is written.
+    """Estimate what `scalefold.fetch.run.fetch` would fetch; nothing is written.
 
-    Mirrors are asked about `SAMPLE` files of each kind, drawn at random, and always the same ones.
+    Mirrors are asked about `SAMPLE` files of each kind. They are drawn at random, always the same.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Files of an rsync daemon: one process brings many into a folder, from which they are taken."""
+"""Files of an rsync daemon: one process fetches many into a folder, from which they are taken."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PARTIAL: Final = ".rsync-partial"
 _MISSING: Final = re.compile(r'rsync: .*link_stat "/?(.+)" .*failed: No such file')
 _SIZE: Final = re.compile(r"-\S+ +(\d{1,18}) ", re.ASCII)
 _SOME_FAILED: Final = (23, 24)
-"""Exit codes where what else was asked for has come."""
+"""Exit codes that mean that all other files have come."""
 _WAIT_SECONDS: Final = 60
 
 
@@ -46,7 +46,7 @@ def pull(
     wait: Callable[[int], None],
     advance: Callable[[], None],
 ) -> Pulled:
-    """Bring files from an rsync mirror; what an earlier call has brought is not sent again.
+    """Fetch files from an rsync mirror. Files of an earlier call are not sent again.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ def pull(
     names
         Paths below the root.
     folder
-        Made if need be. After an interruption a later call goes on from what is in it.
+        Made if needed. After an interruption a later call resumes from it.
     attempts
-        Tries, where the connection fails.
+        Tries, if the connection fails.
     wait
-        Called with the number of the try before each but the first.
+        Called with the number of the try, before each but the first.
     advance
         Called for each file that comes.
 
@@ -88,7 +88,7 @@ def pull(
 
 
 def stated_size(root: str, name: str) -> int:
-    """Return how many bytes an rsync mirror says that a file has.
+    """Return the size in bytes that an rsync mirror states of a file.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def _parts(root: str) -> tuple[str, str]:
 def _transfer(
     module: str, names: Collection[str], folder: Path, advance: Callable[[], None]
 ) -> tuple[int, list[str]]:
-    """Run rsync once; return its exit code and what it says of failures."""
+    """Run rsync once; return its exit code and its messages."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:

@@ -1,4 +1,4 @@
-"""What rsync mirrors have of the files of a fetch comes first, each mirror in one go."""
+"""The files of rsync mirrors come before all others, with one process for each mirror."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from scalefold.fetch.mirrors import Downloader
 def pull_files(
     files: Sequence[RawFile], downloader: Downloader, folder: Path, console: Console | None
 ) -> None:
-    """Bring files that are not there yet from their rsync mirrors, for ``downloader`` to take.
+    """Fetch missing files from their rsync mirrors, for ``downloader`` to take.
 
-    A mirror is asked for those that no earlier mirror has: only folders and other rsync mirrors
-    stand before one.
+    A mirror is asked for the files that no earlier mirror has. Only folders and other rsync mirrors
+    come before one.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def pull_files(
     downloader
         Its `pulled` is filled.
     folder
-        Where the files wait; it stays after an interruption, for the next call to go on from.
+        Where the files wait. It stays after an interruption, and the next call resumes from it.
     console
         Where progress is shown; default: standard error.
 
@@ -62,7 +62,7 @@ def pull_files(
 
 
 def _is_had_before(file: RawFile, root: str, downloader: Downloader) -> bool:
-    """Whether a mirror that stands before ``root`` has a file."""
+    """Whether a mirror before ``root`` has a file."""
     for earlier in file.roots[: file.roots.index(root)]:
         pulled = downloader.pulled.get(earlier)
         folder = local_folder(earlier) if pulled is None else pulled.folder

@@ -1,4 +1,4 @@
-"""Chains of one sequence share an alignment, which mirrors have under the name of one of them."""
+"""Chains of one sequence share an alignment. Mirrors have it under the name of one of them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from scalefold.raw.compressed import read_lines
 
 
 class SharedAlignments:
-    """Who asks for an alignment that chains share, and by which names.
+    """Which chain asks for an alignment that chains share, and by which names.
 
-    Of the chains in a line, the first that is listed and no mere template asks for all. Packing
-    gives what it gets to the others, since they have the same sequence.
+    Of the chains in a line, the first that is listed and not just a template asks for all. Packing
+    gives its alignment to the others, since they have the same sequence.
 
     Parameters
     ----------
     path
-        OpenProteinSet's ``duplicate_pdb_chains.txt``: a line a sequence, with the names of its
-        chains. Names that are no chain's are passed over.
+        OpenProteinSet's ``duplicate_pdb_chains.txt``: for each sequence a line with the names of
+        its chains. Other words are skipped.
     chains
         The whole list of chains.
 

@@ -77,10 +77,10 @@ def parse_a3m(
 ) -> Alignment:
     """Parse an a3m alignment whose first row is the chain ``sequence``.
 
-    The query row must agree with ``sequence`` in every column; ``X`` on either side agrees with
-    anything (one tool writes a modified residue as its parent, another as ``X``), and a modified
-    residue with any of its parents. Row 0 of the result is ``sequence`` itself. Rows keep the
-    file's order, duplicates included; HH-suite's annotation rows (``ss_pred`` and the like) are
+    The query row must agree with ``sequence`` in every column. ``X`` on either side agrees with
+    anything, since one tool writes a modified residue as its parent, another as ``X``. A modified
+    residue agrees with any of its parents. Row 0 of the result is ``sequence`` itself. Rows keep
+    the file's order, duplicates included. HH-suite's annotation rows (``ss_pred`` and the like) are
     left out.
 
     Parameters
@@ -99,8 +99,8 @@ def parse_a3m(
     Raises
     ------
     InputError
-        No row, text before the first header, a row of another width, an invalid symbol, or a
-        query that is not the chain's sequence.
+        The file has no row, text before the first header, a row of another width, an invalid
+        symbol, or a query that is not the chain's sequence.
     """
     names, rows = _split_records(content, source)
     if not rows:
@@ -175,9 +175,9 @@ def _encode_rows(
 def _checked_query(
     row: NDArray[np.uint8], sequence: str, other_parents: Mapping[int, str], source: str
 ) -> tuple[NDArray[np.uint8], int]:
-    """Return the codes of the chain's sequence, with which the first row must agree.
+    """Check the first row, and return the codes of the chain's sequence.
 
-    And the number of modified residues that have another parent in the first row.
+    Returns as well how many modified residues have another parent in the first row.
     """
     query = encode_sequence(sequence)
     differs = np.flatnonzero((row != query) & (row != UNKNOWN) & (query != UNKNOWN))
@@ -203,8 +203,8 @@ def read_folder(
 ) -> Alignment:
     """Read ``<chain_folder>/a3m/<name>.a3m`` for each name and merge them in this order.
 
-    A chain need not have all of them (a database may have nothing to say), but at least one.
-    Without ``limits`` all rows are taken of each.
+    A chain may lack some of them, since a database may have no hit, but not all. Without ``limits``
+    all rows are taken.
 
     Raises
     ------
@@ -228,7 +228,7 @@ def read_files(
     other_parents: Mapping[int, str] = NO_OTHER_PARENTS,
     limits: Limits | None = None,
 ) -> Alignment:
-    """Read those of a chain's a3m files that are there and merge them, as `read_folder` does."""
+    """Read the a3m files that exist, and merge them, as `read_folder` does."""
     alignments = []
     for number, path in enumerate(paths):
         if path.is_file():
@@ -255,6 +255,6 @@ def _split_records(content: bytes, source: str) -> tuple[list[str], list[bytes]]
         if name in _ANNOTATIONS:
             continue
         names.append(name.decode("utf-8", "replace"))
-        # Dots are optional padding of insert columns, they stand for nothing.
+        # Dots are optional padding of insert columns.
         rows.append(body.translate(None, delete=b"\n ."))
     return names, rows

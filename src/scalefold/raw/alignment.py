@@ -26,11 +26,11 @@ ROW_SOURCES: Final[tuple[str, ...]] = (
     "colabfold_hits",
     "swissprot_hits",
 )
-"""Where a row comes from, by its code: the stem of the a3m file."""
+"""Sources of rows: stems of a3m files. A row's code is the index here."""
 _KNOWN_SOURCES: Final = ROW_SOURCES[1:]
 
 NO_OTHER_PARENTS: Final[Mapping[int, str]] = MappingProxyType({})
-"""The mapping for a chain on whose residues all tables agree."""
+"""For a chain whose residues have the same letters in all tables."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +51,9 @@ class Alignment:
     part
         ``[N]`` int64, ascending: which of several merged files a row is from.
     num_other_parents
-        Modified residues for which the file's query had the letter of another table than the chain.
+        Modified residues whose letters in the file's query and the chain are of different tables.
     cut
-        Rows that were left out, by the name of their source.
+        Number of rows that were left out, by their source's name.
     """
 
     msa: NDArray[np.uint8]
@@ -94,9 +94,9 @@ class Alignment:
         return replace(self.select(np.arange(number)), cut=cut)
 
     def share(self, number: int, names: Sequence[str]) -> Alignment:
-        """Return at most ``number`` rows: the query, and of each part the same share, its first.
+        """Return at most ``number`` rows: the query, and the same share of each part, from its top.
 
-        ``names`` are those of the parts.
+        ``names`` are the parts' names.
         """
         if len(self) <= number:
             return self
@@ -113,7 +113,7 @@ class Alignment:
 
 
 def source_order(name: str) -> tuple[int, str]:
-    """Return what names of alignments are sorted by: known ones as `ROW_SOURCES`, then others."""
+    """Return a sort key for names of alignments: those of `ROW_SOURCES` first, in its order."""
     known = name in _KNOWN_SOURCES
     return (_KNOWN_SOURCES.index(name) if known else len(_KNOWN_SOURCES), name)
 
@@ -121,9 +121,9 @@ def source_order(name: str) -> tuple[int, str]:
 def merge(alignments: Sequence[Alignment]) -> Alignment:
     """Stack alignments of one query and drop duplicates.
 
-    Of rows that are the same in every column (deletions do not count), the first is kept; so the
-    query stays row 0. AlphaFold2 does this with letters, here codes are compared: rows that differ
-    only in B/D, U/C, Z/E or J/O/X count as the same.
+    The first of equal rows is kept, so the query stays row 0. Deletions do not count. AlphaFold2
+    compares letters, this function codes: rows that differ only in B/D, U/C, Z/E or J/O/X are
+    equal.
 
     Raises
     ------

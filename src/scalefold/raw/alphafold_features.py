@@ -1,8 +1,8 @@
 """The alignment in AlphaFold's ``features.pkl``, as a3m.
 
-A pickle may run any code when it is read, and even numpy's own functions can be led astray by a
-made-up data type. So this one is read without numpy: what makes an array is only noted, and arrays
-of whole numbers are made from the notes.
+A pickle can run any code when it is read, and a made-up data type can mislead even numpy's own
+functions. So this pickle is read without numpy: calls that make arrays are only recorded. Arrays of
+whole numbers are made from the records.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MAKERS: Final = {
 }
 """What pickles of arrays call."""
 _PLACES: Final = {"PUT", "BINPUT", "LONG_BINPUT"}
-"""What gives a place to a part that is used again."""
+"""Opcodes that give a place to a part that is used again."""
 _WHOLE_NUMBERS: Final = re.compile(r"[iu][1248]")
 
 
 class _Maker:
-    """Stands for one of numpy's functions: notes its arguments."""
+    """Stands for one of numpy's functions: records its arguments."""
 
     __slots__ = ("name",)
 
@@ -63,10 +63,10 @@ class _Call:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Makes numbers, texts, lists and dictionaries, and notes of arrays."""
+    """Makes numbers, texts, lists and dictionaries, and records of arrays."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for one of numpy's; refuse anything else."""
+        """Return a stand-in for one of numpy's functions; refuse anything else."""
         module = module.replace("numpy.core.", "numpy._core.")  # before numpy 2
         if (module, name) not in _MAKERS:
             raise InputError(
@@ -126,9 +126,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check_places(content: bytes) -> None:
-    """Refuse a place with a number that no pickler has given yet: all up to it would take memory.
+    """Refuse a place with a larger number than a pickler gives: all up to it would take memory.
 
-    Stated lengths are compared with what is there, too.
+    This also compares stated lengths with the content.
     """
     for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         if opcode.name in _PLACES and isinstance(argument, int) and argument > count:

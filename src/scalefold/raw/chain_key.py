@@ -27,9 +27,9 @@ def entry_of(chain_key: str) -> str:
 
 
 def short_form(name: str) -> str:
-    """Return an entry or a chain key with the entry's four characters, where it has these.
+    """Return an entry or a chain key with the entry's four characters, if it has them.
 
-    ``pdb_00001abc`` and ``1abc`` are one entry, by wwPDB's extended and by its first form.
+    ``pdb_00001abc`` and ``1abc`` are one entry, in wwPDB's extended and in its first form.
     """
     return name[8:] if _EXTENDED.match(name) else name
 

@@ -41,15 +41,14 @@ class ChainRow(NamedTuple):
 def read_chains(path: Path, key: str = "data.chains") -> list[ChainRow]:
     """Read ``chains.tsv``: a header line and one line a chain, tab-separated.
 
-    ``key`` names the list in messages.
-
-    Where one entry is listed by both forms of its name, its chains have the short one.
+    ``key`` names the list in messages. If an entry is listed by both forms of its name, its chains
+    get the short one.
 
     Raises
     ------
     InputError
-        No such file, another header, a key that is no entry's name and a chain's, an unknown split,
-        a chain that is listed twice, or no chain at all. The message names the line.
+        The file is missing, has another header, a malformed chain key, an unknown split, a chain
+        twice, or no chain. The message names the line.
     """
     if not path.exists():
         raise InputError(
@@ -86,9 +85,9 @@ def read_chains(path: Path, key: str = "data.chains") -> list[ChainRow]:
 
 
 def _use_one_form(rows: list[ChainRow], line_of: dict[str, int], path: Path) -> None:
-    """Give chains the short form of their entry if another line has it: it is one entry.
+    """Give chains the short form of their entry if another line has it.
 
-    A list that has the extended form alone stays as it is: so are its mirrors and its shards.
+    A list with extended forms alone stays as it is, like its mirrors and its shards.
     """
     extended = [n for n, row in enumerate(rows) if short_form(row.chain_key) != row.chain_key]
     entries = {row.entry_id for row in rows} if extended else set()
@@ -115,7 +114,7 @@ def check_trainable(rows: Iterable[ChainRow], path: Path) -> None:
 
 
 def leaking_clusters(rows: Iterable[ChainRow]) -> list[str]:
-    """Clusters with chains of both train and validation, which then measures what was learned."""
+    """Clusters with chains of both train and validation, which make validation too easy."""
     clusters: dict[str, set[str]] = {"train": set(), "validation": set()}
     for row in rows:
         if row.cluster_id is not None and row.split in clusters:
@@ -124,9 +123,9 @@ def leaking_clusters(rows: Iterable[ChainRow]) -> list[str]:
 
 
 def with_splits(rows: list[ChainRow], data: DataConfig) -> list[ChainRow]:
-    """Return the lines of ``data.chains`` with the splits of ``data.splits``, if that is a list.
+    """Return the lines of ``data.chains`` with the splits of ``data.splits``, if that is given.
 
-    Chains that it does not list are templates.
+    So packed chains can be split anew. Chains that ``data.splits`` does not list are templates.
 
     Parameters
     ----------
@@ -138,8 +137,8 @@ def with_splits(rows: list[ChainRow], data: DataConfig) -> list[ChainRow]:
     Raises
     ------
     InputError
-        It is no list of chains; or one of its samples is no sample of ``data.chains``, or is of
-        another cluster there.
+        ``data.splits`` is not a list of chains, or ``data.chains`` does not have one of its samples
+        as a sample of the same cluster.
     """
     if data.splits is None:
         return rows

@@ -1,4 +1,4 @@
-"""Show the chains of a structure and all of their names, before anything is packed."""
+"""Show the chains of a structure and all of their names."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class HhrHit(AlignedHit):
     identities
         Fraction of identical pairs.
     template_neff
-        Diversity of the template's alignment, ``None`` where the file does not state it.
+        Diversity of the template's alignment, ``None`` if the file does not state it.
     query_length, template_length
         Match columns of the two profiles.
     """
@@ -103,13 +103,12 @@ def parse_hhr(
     source
         Names the file in error messages.
     other_parents
-        Of the chain, see :class:`~scalefold.raw.mmcif.Chain`: these letters agree, too.
+        Of the chain, see :class:`~scalefold.raw.mmcif.Chain`: these letters agree as well.
 
     Raises
     ------
     InputError
-        Not an hhr file, cut off (in its head, a hit or between two), inconsistent positions, or of
-        another query.
+        The file is not an hhr file, is cut off, has inconsistent positions, or is of another query.
     """
     columns = _QUERY_COLUMNS.search(text)
     if columns is None:
@@ -129,11 +128,11 @@ def parse_hhr(
 
 
 def _check_complete(text: str, num_shown: int, source: str) -> None:
-    """Refuse a file that shows fewer hits than hhsearch shows of those that the file lists.
+    """Refuse a file that shows fewer hits than hhsearch would show of the listed ones.
 
-    The first ``-b`` hits are shown always, others if they are good enough, at most ``-B``; what is
-    listed follows the same rule with ``-z`` in place of ``-b`` (HitList::PrintHitList and
-    PrintAlignments of HH-suite 3). So all that is listed is shown where ``-b`` is not below ``-z``.
+    hhsearch always shows the first ``-b`` hits, and more if they are good, up to ``-B``. It lists
+    hits by the same rule with ``-z`` in place of ``-b`` (HitList::PrintHitList and PrintAlignments
+    of HH-suite 3). So it shows all listed hits unless ``-b`` is below ``-z``.
     """
     hits = _LIST.search(text)
     if hits is None:

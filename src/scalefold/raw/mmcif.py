@@ -44,7 +44,7 @@ _CLOSED_BEFORE_ATOMS: Final = re.compile(rb"\n#[ \t\r]*\nloop_[ \t\r]*\n_atom_si
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """One protein chain: its full sequence and what the experiment saw of it.
+    """One protein chain: its full sequence, and the atoms that the experiment observed.
 
     Parameters
     ----------
@@ -55,10 +55,10 @@ class Chain:
     label_asym_id, auth_asym_id
         The chain's name as the archive and as the authors have it.
     sequence
-        One-letter codes of all ``N`` residues of the construct, also of those without coordinates.
-        Modified residues have their parent's letter where one is known, otherwise ``X``.
+        One-letter codes of all ``N`` residues of the construct, with or without coordinates.
+        A modified residue has its parent's letter if that is known, otherwise ``X``.
     other_parents
-        Residue, from 0 -> the letters that other tables give it, where they do not agree.
+        Residue, from 0 -> letters that other tables give it, if tables disagree.
     aatype
         ``[N]`` uint8, AlphaFold2 residue order, 20 for everything but the 20 amino acids.
     positions
@@ -117,10 +117,10 @@ def read_entry(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Entry:
     Parameters
     ----------
     path
-        ``*.pdb`` or ``*.ent``, otherwise mmCIF; each may be gzipped. Its name is the entry's, but
-        for an archive's mmCIF file, which states it.
+        ``*.pdb`` or ``*.ent``, otherwise mmCIF; each may be gzipped. The entry has the file's name,
+        unless it is an archive's mmCIF file, which states the name.
     max_bytes
-        A file that has more, unpacked, is refused.
+        A file that is larger, unpacked, is refused.
 
     Returns
     -------
@@ -146,8 +146,8 @@ def read_entry(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Entry:
 def parse_entry(content: bytes, source: str, name: str = "") -> Entry:
     """Read all protein chains from the (uncompressed) bytes of an mmCIF file.
 
-    ``source`` names the file in error messages, ``name`` is the entry's where the file is of no
-    archive; otherwise as :func:`read_entry`.
+    ``source`` names the file in error messages. ``name`` is the entry's if the file is not an
+    archive's. See :func:`read_entry` for the rest.
     """
     try:
         document = gemmi.cif.read_string(content.decode("utf-8", errors="replace"))
@@ -226,15 +226,15 @@ def _check_keys(chains: Sequence[Chain], source: str) -> None:
 
 
 def _located(error: Exception) -> str:
-    """What gemmi says, with ``line 7: `` for its ``string:7:0(103): ``."""
+    """Return gemmi's message, with ``line 7: `` in place of ``string:7:0(103): ``."""
     return re.sub(r"^string:(\d+)[\d:()]*\s*", r"line \1: ", str(error))
 
 
 def _check_end(content: bytes, source: str) -> None:
-    """Notice a file that was cut at a line's end, where what is left is valid mmCIF.
+    """Refuse a file that was cut at the end of a line, so that the rest is valid mmCIF.
 
-    The archives, and most programs, close every category with a line ``#``: if the one before the
-    coordinates is closed so, then the last must be.
+    Archives and most programs close every category with a line ``#``. If the category before the
+    coordinates is closed, the last one must be, too.
     """
     last = content[-4096:].rstrip().rpartition(b"\n")[2].strip()
     if last != b"#" and _CLOSED_BEFORE_ATOMS.search(content):

@@ -1,4 +1,4 @@
-"""The protein chains of an entry and all of their names, without reading atoms where possible."""
+"""The protein chains of an entry and all of their names, if possible without reading atoms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NamedChain:
     label_asym_id, auth_asym_id
         The chain's name as the archive and as the authors have it.
     entity
-        Number of the entity in its entry, ``None`` where the file has none of its own.
+        Number of the entity in its entry, ``None`` if the file states none.
     sequence
         One-letter codes, as :class:`scalefold.raw.mmcif.Chain` has them.
     """
@@ -57,7 +57,7 @@ class Outline(EntryFacts):
 
 
 def read_outline(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Outline:
-    """Read an entry's chains; of an archive's file the atoms are passed over, which is faster.
+    """Read an entry's chains. The atoms of an archive's file are skipped, which is faster.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def read_outline(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Outline:
     Raises
     ------
     InputError
-        As :func:`scalefold.raw.mmcif.read_entry`, but for what is wrong with atoms alone.
+        As :func:`scalefold.raw.mmcif.read_entry`, except for faults of atoms alone.
     """
     if ".cif" in path.suffixes:
         block = _block(_ATOMS.sub(b"\n#", read_bytes(path, max_bytes), count=1))

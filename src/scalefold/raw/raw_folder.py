@@ -1,4 +1,4 @@
-"""Where the files of an entry and of a chain are in a raw folder."""
+"""Paths of an entry's and a chain's files in a raw folder."""
 
 from __future__ import annotations
 

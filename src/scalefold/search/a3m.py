@@ -6,13 +6,17 @@ Reading a3m is :mod:`scalefold.raw.alignments`' work. Shapes: ``N`` rows, ``W`` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import IO, Final, Protocol
+from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scalefold.chem.residues import MSA_SYMBOLS
 from scalefold.errors import InputError
+
+if TYPE_CHECKING:
+    from scalefold.raw.alignment import Alignment
+    from scalefold.shards.records import MsaRecord
 
 _GAPS: Final = np.frombuffer(b"-.~_", np.uint8)
 _UPPER: Final = np.frombuffer(bytes(range(256)).upper(), np.uint8)
@@ -21,30 +25,7 @@ _SYMBOLS: Final = np.frombuffer(MSA_SYMBOLS.encode(), np.uint8)
 _REFERENCE: Final = b"#=GC RF"
 
 
-class Aligned(Protocol):
-    """What an alignment read from a file and one of a shard have in common.
-
-    See :class:`scalefold.raw.alignment.Alignment`.
-    """
-
-    @property
-    def msa(self) -> NDArray[np.uint8]:
-        """``[N, L]`` residue codes, gap 21."""
-
-    @property
-    def del_ptr(self) -> NDArray[np.uint32]:
-        """``[N + 1]``: where each row's deletions begin."""
-
-    @property
-    def del_col(self) -> NDArray[np.uint16]:
-        """Columns before which residues were deleted."""
-
-    @property
-    def del_val(self) -> NDArray[np.uint16]:
-        """Numbers of those residues."""
-
-
-def format_a3m(alignment: Aligned, name: str = "query") -> bytes:
+def format_a3m(alignment: Alignment | MsaRecord, name: str = "query") -> bytes:
     """Return an alignment as a3m: the first row has the name, the others are numbered.
 
     An alignment knows how many residues a row has between two columns, not which: they become

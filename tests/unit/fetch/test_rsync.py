@@ -25,7 +25,8 @@ from scalefold.errors import InputError
 from scalefold.fetch import rsync
 from scalefold.fetch.mirrors import Downloader
 from scalefold.fetch.plan import plan_fetch
-from scalefold.fetch.run import FetchSummary, fetch
+from scalefold.fetch.run import fetch
+from scalefold.fetch.summary import FetchSummary
 
 needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="no rsync")
 IDENTITY = f"uid = {os.getuid()}\ngid = {os.getgid()}\n" if os.getuid() == 0 else ""

@@ -17,8 +17,9 @@ from scalefold.errors import InputError
 from scalefold.fetch.fetched import update_fetched
 from scalefold.fetch.mirrors import Downloader, FetchedFile
 from scalefold.fetch.on_mirrors import absent_files, local_sources
-from scalefold.fetch.run import FetchSummary, fetch
+from scalefold.fetch.run import fetch
 from scalefold.fetch.shared_alignments import SharedAlignments
+from scalefold.fetch.summary import FetchSummary
 from scalefold.io import case_collisions as case_collisions
 from scalefold.io.case_collisions import check_case_collisions
 from scalefold.raw.chains import ChainRow, read_chains
