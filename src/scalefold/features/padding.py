@@ -17,11 +17,6 @@ from scalefold.features.contract import ALL_FEATURES, Features
 def pad(features: Features, sizes: Mapping[str, int]) -> Features:
     """Pad unbatched features with zeros to the sizes of the named dimensions.
 
-    Parameters
-    ----------
-    features : dict
-    sizes : mapping of dimension letter to size
-
     Raises
     ------
     InputError

@@ -35,10 +35,7 @@ def check_mirrors(data: DataConfig, only: Kind | None = None) -> None:
 
 
 def check_files(
-    chains: Sequence[ChainRow],
-    data: DataConfig,
-    only: Kind | None = None,
-    raw: Path | None = None,
+    chains: Sequence[ChainRow], data: DataConfig, only: Kind | None = None, raw: Path | None = None
 ) -> None:
     """Raise an InputError as `check_mirrors`, or if mirrors have too little to train on.
 
@@ -67,10 +64,7 @@ def check_files(
 
 
 def can_be_evaluated(
-    chains: Sequence[ChainRow],
-    data: DataConfig,
-    splits: Sequence[Split],
-    only: Kind | None = None,
+    chains: Sequence[ChainRow], data: DataConfig, splits: Sequence[Split], only: Kind | None = None
 ) -> bool:
     """Whether some chain of these splits has its files, or may have them on a mirror elsewhere."""
     has_files = _completeness(chains, data, only)
@@ -123,10 +117,7 @@ def lacking_files(chains: Sequence[ChainRow], data: DataConfig) -> list[ChainRow
 
 
 def _completeness(
-    chains: Sequence[ChainRow],
-    data: DataConfig,
-    only: Kind | None = None,
-    raw: Path | None = None,
+    chains: Sequence[ChainRow], data: DataConfig, only: Kind | None = None, raw: Path | None = None
 ) -> Callable[[ChainRow], bool] | None:
     """Return a test whether mirrors or ``raw`` have a chain's structure and an alignment."""
     kinds = _FIXES if only is None else (only,)
@@ -151,10 +142,7 @@ def _completeness(
 
 
 def local_sources(
-    chains: Sequence[ChainRow],
-    data: DataConfig,
-    only: Kind,
-    shared: SharedAlignments | None = None,
+    chains: Sequence[ChainRow], data: DataConfig, only: Kind, shared: SharedAlignments | None = None
 ) -> list[Path]:
     """Return the files of local mirrors that `fetch` would read for ``chains``, sorted.
 

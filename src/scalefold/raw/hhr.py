@@ -86,10 +86,7 @@ def read_hhr(
 
 
 def parse_hhr(
-    text: str,
-    query_sequence: str,
-    source: str,
-    other_parents: Mapping[int, str] = NO_OTHER_PARENTS,
+    text: str, query_sequence: str, source: str, other_parents: Mapping[int, str] = NO_OTHER_PARENTS
 ) -> list[HhrHit]:
     """Parse the hits of an hhr file, in the file's order; there may be none.
 

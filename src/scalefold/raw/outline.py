@@ -14,12 +14,7 @@ from scalefold.chem.modified_residues import parent
 from scalefold.raw.atom_site import ABSENT
 from scalefold.raw.compressed import MAX_STRUCTURE_BYTES, read_bytes
 from scalefold.raw.mmcif import read_entry
-from scalefold.raw.mmcif_facts import (
-    EntryFacts,
-    entry_name,
-    protein_monomers,
-    read_facts,
-)
+from scalefold.raw.mmcif_facts import EntryFacts, entry_name, protein_monomers, read_facts
 from scalefold.raw.own_structures import GEMMI_ERRORS
 
 _ATOMS: Final = re.compile(rb"\nloop_[ \t\r]*\n_atom_site\..*?\n#", re.DOTALL)

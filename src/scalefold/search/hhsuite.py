@@ -87,11 +87,7 @@ def hhblits(
     """
     with _workspace(query, sequence) as folder:
         command = _command("hhblits", "query.a3m", databases, limits)
-        run(
-            [*command, *options, "-o", "out.hhr", "-oa3m", "out.a3m"],
-            limits,
-            cwd=folder,
-        )
+        run([*command, *options, "-o", "out.hhr", "-oa3m", "out.a3m"], limits, cwd=folder)
         content = _output(folder / "out.a3m", "hhblits")
         with checked_output("hhblits"):
             parse_a3m(content, sequence, "its a3m")
