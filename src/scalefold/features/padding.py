@@ -6,16 +6,16 @@ share a sample divides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch.nn import functional
 
 from scalefold.errors import InputError
-from scalefold.features.contract import ALL_FEATURES, Features
+from scalefold.features.contract import ALL_FEATURES, INPUT_FEATURES, Features
 
 
 def pad(features: Features, sizes: Mapping[str, int]) -> Features:
-    """Pad unbatched features with zeros to the sizes of the named dimensions.
+    """Pad features with zeros to the sizes of the named dimensions; others stay.
 
     Raises
     ------
@@ -25,8 +25,8 @@ def pad(features: Features, sizes: Mapping[str, int]) -> Features:
     padded = {}
     for name, tensor in features.items():
         widths: list[int] = []
-        for dim, size in zip(ALL_FEATURES[name].dims[1:], tensor.shape):
-            target = sizes[dim] if isinstance(dim, str) else size
+        for dim, size in zip(ALL_FEATURES[name].dims, tensor.shape, strict=True):
+            target = sizes.get(str(dim), size)
             if size > target:
                 raise InputError(
                     f"feature {name!r} has {size} along dimension {dim}, more than the {target} to "
@@ -35,6 +35,18 @@ def pad(features: Features, sizes: Mapping[str, int]) -> Features:
             widths[:0] = (0, target - size)
         padded[name] = functional.pad(tensor, widths) if any(widths) else tensor
     return padded
+
+
+def without_empty_slots(passes: Sequence[Features]) -> list[Features]:
+    """Keep only filled template slots, which come first, or one empty slot if none is filled.
+
+    Each slot takes the memory of half a pair representation in all passes, and more in the first.
+    """
+    filled = max(1, int(passes[0]["template_mask"].sum()))
+    slots = [name for name, spec in INPUT_FEATURES.items() if "T" in spec.dims]
+    return [
+        {**features, **{name: features[name][:, :filled] for name in slots}} for features in passes
+    ]
 
 
 def padded_sizes(sizes: Mapping[str, int], degree: int, template_rows: int) -> dict[str, int]:
@@ -74,13 +86,7 @@ def pad_to_degree(features: Features, degree: int, template_rows: int) -> Featur
     wanted = padded_sizes(sizes, degree, template_rows)
     if wanted == sizes:
         return features
-    padded = {}
-    for name, tensor in features.items():
-        widths: list[int] = []
-        for dim in ALL_FEATURES[name].dims:
-            more = wanted[dim] - sizes[dim] if isinstance(dim, str) and dim in sizes else 0
-            widths[:0] = (0, more)
-        padded[name] = functional.pad(tensor, widths) if any(widths) else tensor
+    padded = pad(features, wanted)
     if "seq_length" in features:  # the loss scales by it, but by no more than the crop's
         padded["seq_length"] = features["seq_length"].clamp(max=sizes["N"])
     return padded

@@ -147,11 +147,11 @@ def features_of(raw: RawFeatures, config: FeaturesConfig, num_passes: int) -> li
         shared |= target_features(aatype, raw.targets)
     else:
         per_pass = [_read_by_the_model(features) for features in per_pass]
-    shared = _batched(pad(shared, sizes))
+    shared = pad(_batched(shared), sizes)
     return [
         {
             **shared,
-            **_batched(pad(features, sizes)),
+            **pad(_batched(features), sizes),
             "dropout_key": torch.full((1,), part.dropout_key, device=raw.bounds.device),
         }
         for features, part in zip(per_pass, passes)

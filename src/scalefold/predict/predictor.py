@@ -20,8 +20,8 @@ from scalefold.config.schema import Config
 from scalefold.engine.cuda_graphs import CapturedPasses
 from scalefold.engine.precision import Precision, narrow_model, set_matrix_products
 from scalefold.errors import InputError
-from scalefold.features.contract import Features
-from scalefold.features.padding import pad_to_degree
+from scalefold.features.contract import INPUT_FEATURES, Features
+from scalefold.features.padding import pad, pad_to_degree, without_empty_slots
 from scalefold.model import AlphaFold, Outputs, Previous, Templates
 from scalefold.model.assembly import Assembly
 from scalefold.model.confidence import expected_aligned_error, predicted_tm_score
@@ -30,7 +30,6 @@ from scalefold.ops import select_ops
 from scalefold.ops.chunked import chunked
 from scalefold.ops.in_place import in_place
 from scalefold.parallel import ALONE, SINGLE, Mesh, Ranks
-from scalefold.predict.inputs import padded_inputs, without_empty_slots
 from scalefold.predict.pair_maps import PairMaps, pair_maps
 from scalefold.weights import State
 
@@ -130,9 +129,10 @@ class Predictor:
         if padded > LONGEST_GRAPHED:
             passes = without_empty_slots(passes)
         rows = self._config.template.num_rows(passes[0]["template_aatype"].shape[1])
+        inputs = [{name: features[name] for name in INPUT_FEATURES} for features in passes]
         inputs = [
-            pad_to_degree(padded_inputs(features, padded), self._ranks.size, rows)
-            for features in passes
+            pad_to_degree(pad(features, {"N": padded}), self._ranks.size, rows)
+            for features in inputs
         ]
         padded = inputs[0]["aatype"].shape[1]
         movement = Movement(length, self._tolerance_angstrom)

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalefold.features.padding import pad_to_degree, padded_sizes
+from scalefold.errors import InputError
+from scalefold.features.padding import pad, pad_to_degree, padded_sizes
 from scalefold.model.example import example_features
 
 SIZES = {"B": 1, "N": 13, "S": 5, "E": 7, "T": 2}
@@ -37,3 +38,26 @@ def test_a_cropped_chain_does_not_grow_by_the_padding() -> None:
 def test_what_fits_is_not_copied() -> None:
     features = example_features({**SIZES, "N": 12, "S": 6, "E": 8})
     assert pad_to_degree(features, 4, template_rows=2) is features
+
+
+def test_padding_follows_the_contract() -> None:
+    features = {
+        "aatype": torch.arange(2, 7)[None],
+        "all_atom_positions": torch.rand(1, 5, 37, 3),
+        "msa_feat": torch.rand(1, 3, 5, 49),
+        "template_mask": torch.ones(1, 2),
+        "resolution": torch.tensor([2.0]),
+    }
+    padded = pad(features, {"N": 8, "S": 4, "T": 3})
+    assert padded["aatype"].tolist() == [[2, 3, 4, 5, 6, 0, 0, 0]]
+    assert padded["all_atom_positions"].shape == (1, 8, 37, 3)
+    assert torch.equal(padded["msa_feat"][:, :3, :5], features["msa_feat"])
+    assert padded["msa_feat"][:, 3:].abs().sum() == 0
+    assert padded["msa_feat"][:, :, 5:].abs().sum() == 0
+    assert padded["template_mask"].tolist() == [[1, 1, 0]]
+    assert padded["resolution"].item() == 2.0
+
+
+def test_what_is_too_large_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"'aatype' .*10 .*8"):
+        pad({"aatype": torch.arange(10)[None]}, {"N": 8})
