@@ -1,4 +1,4 @@
-"""Folders that say something of many chains: alignments, and structures."""
+"""Folders with facts about many chains: alignments, and structures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_duplicates(path: Path) -> Iterator[Candidate]:
 
 
 def read_open_protein_set(folder: Path, notes: SkippedEntries) -> Iterator[Candidate]:
-    """Give the chains with alignments: those with a folder, and all that are identical to them."""
+    """Yield the chains with alignments: those with a folder, and all identical ones."""
     there = set(chain_folders(folder / "pdb"))
     duplicates = folder / DUPLICATES
     if duplicates.is_file():
@@ -48,7 +48,7 @@ def read_open_protein_set(folder: Path, notes: SkippedEntries) -> Iterator[Candi
 
 
 def chain_folders(folder: Path) -> list[str]:
-    """Return the names of the folders below that are named as chains are."""
+    """Return the names of the folders below that are chain keys."""
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
@@ -56,7 +56,7 @@ def chain_folders(folder: Path) -> list[str]:
 
 
 def structure_files(folder: Path) -> list[Path]:
-    """Return all structures in a folder and those below it; links to folders are not followed."""
+    """Return all structures in a folder and its subfolders; links to folders are not followed."""
     return sorted(
         path
         for place, _, names in os.walk(folder)
@@ -66,7 +66,7 @@ def structure_files(folder: Path) -> list[Path]:
 
 
 def read_structures(files: list[Path], jobs: int, notes: SkippedEntries) -> Iterator[Candidate]:
-    """Read the chains of structures, in several processes; what cannot be read is noted."""
+    """Read the chains of structures, in several processes; unreadable files are noted."""
     capitals = [path.name for path in files if path.name != path.name.lower()]
     if capitals:
         logger.warning(
@@ -88,7 +88,7 @@ def read_structures(files: list[Path], jobs: int, notes: SkippedEntries) -> Iter
 
 
 def read_all(read: Callable[[Path], _Read], files: list[Path], jobs: int) -> Iterator[_Read]:
-    """Give what is read of each file, in this process or, of many files, in ``jobs`` others."""
+    """Yield the result for each file; many files are read in ``jobs`` other processes."""
     if jobs == 1 or len(files) <= _CHUNK:
         yield from map(read, files)
         return

@@ -1,4 +1,4 @@
-"""What the files and folders that a user names are, and the chains that they say."""
+"""The kinds of files and folders that a user names, and the chains in them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class SourcePath:
-    """A file or folder that says something of chains."""
+    """A file or folder with facts about chains."""
 
     path: Path
     kind: Kind
@@ -62,12 +62,12 @@ class SourcePath:
 
 
 def recognise(path: Path) -> SourcePath:
-    """Find out what a file or folder is, by what it holds.
+    """Find out the kind of a file or folder by its content.
 
     Raises
     ------
     InputError
-        It is not there, or nothing that chains are listed from.
+        It does not exist, or has no known kind.
     """
     if path.is_dir():
         return SourcePath(path, _kind_of_folder(path))
@@ -106,10 +106,10 @@ def _kind_of_file(path: Path) -> Kind:
 
 
 def read_sources(paths: Sequence[Path], jobs: int) -> Candidates:
-    """Read everything that is known of the chains.
+    """Read all facts about the chains.
 
-    Chains with alignments may be listed if a source says which these are, otherwise those of the
-    first source. The other sources say more of them. Chains of obsolete entries are left out.
+    If a source has chains with alignments, only these may be listed, otherwise the chains of the
+    first source. Other sources add facts. Chains of obsolete entries are left out.
 
     Raises
     ------

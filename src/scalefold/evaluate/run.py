@@ -1,9 +1,9 @@
 """Evaluate weights: predict every chain of some splits and compare with the truth.
 
-The result is a function of the weights, the shards and the configuration: random decisions
-depend on ``evaluation.seed`` and the chain's key, chains come in the index's order, and nothing
-that varies from run to run (times, host names) is written. So an evaluation may run at any time,
-beside training or after it, and may be interrupted and started again.
+The result is a function of the weights, the shards and the configuration. Random numbers depend on
+``evaluation.seed`` and the chain's key, chains come in the index's order, and nothing that varies
+from run to run (times, host names) is written. So an evaluation may run at any time, during
+training or after it, and may be interrupted and started again.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Prediction(NamedTuple):
     position_mask : Tensor, shape (N, 37)
     plddt_logits : Tensor, shape (N, bins), float32
     num_passes : int
-        That were made.
+        Passes that were made.
     pae : Tensor or None, shape (N, N), float32
         Expected error of residue j when aligned on residue i, Å; None without the head.
     ptm : float or None
@@ -184,12 +184,12 @@ class Movement:
     """Tells when recycling has settled, as ColabFold's early stop does.
 
     Distances between C-alpha atoms are compared with those of the pass before, as root mean square.
-    So it does not matter how the structure lies.
+    So rotation and translation do not matter.
 
     Parameters
     ----------
     length : int
-        Residues; those behind are padding.
+        Residues; the rest is padding.
     tolerance_angstrom : float
         Recycling has settled when the distances change by less.
     """
@@ -200,7 +200,7 @@ class Movement:
         self.num_passes = 0
 
     def __call__(self, positions: Tensor) -> bool:
-        """Take note of the positions (1, N, 37, 3) after a pass."""
+        """Note the positions (1, N, 37, 3) after a pass; return whether recycling has settled."""
         self.num_passes += 1
         atoms = positions[0, : self._length, CA]
         before, self._before = (

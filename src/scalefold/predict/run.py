@@ -1,8 +1,8 @@
 """Predict many targets with one or several sets of weights.
 
-A prediction is a function of the sequence, its alignment, the weights and the settings: random
-decisions depend on ``evaluation.seed`` and the target's name. So a run may be interrupted, and the
-same call goes on with what is missing.
+A prediction is a function of the sequence, its alignment, the weights and the settings. Random
+numbers depend on ``evaluation.seed`` and the target's name. So a run may be interrupted, and the
+same call goes on with the missing targets.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def predict_targets(
 
 @dataclass(frozen=True)
 class _Ready:
-    """What a prediction is made from, on the device."""
+    """The features of a prediction, on the device, and facts for its record."""
 
     made_from: dict[str, Any]
     aatype: Tensor

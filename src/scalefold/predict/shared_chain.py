@@ -1,7 +1,7 @@
 """Processes that share each chain they predict: the first leads, and the others follow it.
 
-The first reads, decides and writes, as one process alone does. The others wait for what it does
-with the model: they get the weights and features that it has, and compute their share.
+The first reads, decides and writes, as a single process does. When it uses the model, the others
+get its weights and features, and compute their share.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class SharedPredictors:
 
     @contextlib.contextmanager
     def led(self) -> Iterator[None]:
-        """Around all that the first process does: tells the others that it has ended, and how."""
+        """Tell the other processes when the first has ended, and how: a context around its work."""
         try:
             yield
         except BaseException:
@@ -111,7 +111,7 @@ class SharedPredictors:
         self._mesh.dap.tell(_Finish(failed=False))
 
     def follow(self) -> None:
-        """Do what the first process does, on the others, until it ends.
+        """Follow the first process, on the others, until it ends.
 
         Raises
         ------

@@ -22,7 +22,7 @@ from scalefold.shards.records import MsaRecord
 QUERY_ALONE: Final = "query alone"
 
 _LAYOUTS: Final = ("{}/a3m", "{}", "pdb/{}/a3m")
-"""Where a folder may have a name's a3m files: as a search has, plainly, as OpenProteinSet has."""
+"""Where a folder may have a name's a3m files: as a search writes, directly, as OpenProteinSet."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Target:
     read : callable
         Returns its query; raises an InputError if its alignments cannot be used.
     alignment : callable
-        Identifies the alignment that `read` gives, without reading it as such.
+        Returns an identifier of that alignment without parsing it.
     """
 
     name: str

@@ -28,8 +28,8 @@ _REFERENCE: Final = b"#=GC RF"
 def format_a3m(alignment: Alignment | MsaRecord, name: str = "query") -> bytes:
     """Return an alignment as a3m: the first row has the name, the others are numbered.
 
-    An alignment knows how many residues a row has between two columns, not which: they become
-    ``x``. HH-suite makes use of their number only.
+    An alignment has only the number of residues between two columns of a row: they become ``x``.
+    HH-suite uses only their number.
     """
     rows = [f">{name}".encode()]
     for number, codes in enumerate(alignment.msa):
@@ -69,8 +69,8 @@ def read_stockholm(
 ) -> dict[bytes, bytes]:
     """Return name -> aligned row of the first alignment, the first ``max_rows`` of them.
 
-    All lines are read, but only what is returned is kept: the lines may be those of a program that
-    still writes them. The reference annotation is kept under its tag ``#=GC RF``.
+    All lines are read, since a program may still write them, but only returned rows are kept. The
+    reference annotation is kept under its tag ``#=GC RF``.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def read_stockholm(
 
 
 def stockholm_to_a3m(rows: dict[bytes, bytes]) -> bytes:
-    """Return the a3m of an alignment whose first row is the query: its residues are the columns."""
+    """Return the a3m of an alignment whose first row is the query, with its residues as columns."""
     names = [name for name in rows if name != _REFERENCE]
     symbols = _symbols([rows[name] for name in names])
     return _a3m(names, symbols, ~np.isin(symbols[0], _GAPS))

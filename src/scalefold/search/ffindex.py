@@ -1,8 +1,8 @@
 """HH-suite's databases of many small files: ``<prefix>.ffdata`` and ``<prefix>.ffindex``.
 
-The data are the entries one after another, each with a NUL byte behind it. An entry may hold other
-NUL bytes, as those of column states do. The index has one line an entry, sorted by name: name,
-first byte, number of bytes with the NUL.
+The data are the entries one after another, each followed by a NUL byte. Entries of column states
+have other NUL bytes as well. The index has one line an entry, sorted by name: name, first byte,
+number of bytes with the NUL.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scalefold.errors import InputError
 from scalefold.io.atomic import atomic_file
 
 LONGEST_NAME: Final = 31
-"""Bytes; HH-suite's programs cut longer names off, and then find no entry by them."""
+"""Bytes. HH-suite's programs cut longer names off, and then find no entry."""
 _NUMBER: Final = re.compile(rb"[0-9]{1,18}")
 
 
@@ -49,7 +49,7 @@ class FFIndex:
     Raises
     ------
     InputError
-        A file is missing or empty, or a line of the index is not one, or names bytes that the
+        A file is missing or empty, or a line of the index is malformed or names bytes that the
         data do not have.
     """
 
@@ -103,7 +103,7 @@ class FFIndex:
 
 
 def check_files(prefix: Path) -> None:
-    """Refuse a database of which a file is missing or empty.
+    """Refuse a database with a missing or empty file.
 
     Raises
     ------
@@ -130,11 +130,11 @@ def write_ffindex(prefix: Path, entries: Iterable[tuple[str, bytes]]) -> int:
     Raises
     ------
     InputError
-        A name is not one, or given twice; or there is no entry.
+        A name is not valid, or given twice; or there is no entry.
     """
     places: dict[bytes, _Extent] = {}
     index = index_file(prefix)
-    index.unlink(missing_ok=True)  # of an earlier database: it does not belong to other data
+    index.unlink(missing_ok=True)  # an earlier index does not fit the new data
     with atomic_file(data_file(prefix)) as file:
         for name, content in entries:
             encoded = checked_name(name)
