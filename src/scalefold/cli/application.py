@@ -149,7 +149,7 @@ app = typer.Typer(
 
 
 def _shape_help(group: typer.Typer) -> None:
-    """Give commands their docstrings as help without line breaks, of which Typer keeps most.
+    """Use docstrings as help, without line breaks, most of which Typer would keep.
 
     Flags have no type beside them.
     """

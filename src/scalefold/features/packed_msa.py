@@ -24,7 +24,7 @@ class Msa(NamedTuple):
     symbols : Tensor, shape (R, N), uint8
         0-19 residues, 20 unknown, 21 gap.
     deletion_row, deletion_column, deletion_count : Tensor, shape (D,), int64
-        Residues deleted to the left of a position, where there are any.
+        Positions with deleted residues to their left, and how many.
     """
 
     symbols: Tensor
@@ -34,7 +34,7 @@ class Msa(NamedTuple):
 
 
 class PackedMsa(NamedTuple):
-    """An alignment as the shards have it: small enough to be sent anywhere.
+    """An alignment as the shards have it: small, to be sent to another process or a GPU.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class PackedMsa(NamedTuple):
     deletion_end : Tensor, shape (R,), int32
         One past the last deletion of each row.
     deletion_column, deletion_count : Tensor, shape (D,), int16
-        Bits of unsigned numbers, which torch knows little of.
+        Bits of unsigned numbers, for which torch lacks operators.
     """
 
     symbols: Tensor
@@ -143,10 +143,10 @@ def _places(chosen: Tensor, size: int) -> Tensor:
 
 
 def _slots(msa: Msa, place: Tensor, num_places: int, columns: Tensor) -> Tensor:
-    """Where in (places, M), flattened, each deletion belongs.
+    """Index of each deletion in (places, M), flattened.
 
-    Those in other columns, or in rows of place -1, go into one more slot behind all others: to
-    leave them out would make a tensor of unknown size, and a GPU's host wait for it.
+    Deletions in other columns, or in rows of place -1, go into one more slot at the end. To leave
+    them out would make a tensor of unknown size, for which a GPU's host would wait.
     """
     row = place[msa.deletion_row]
     column = _places(columns, msa.symbols.shape[1])[msa.deletion_column]

@@ -1,8 +1,8 @@
 """Raw features: what features are made from, as plain tensors, after crop and selection of rows.
 
-They are made where the sample is read, and can be sent to another process and to a GPU. There
-`scalefold.features.pipeline.features_of` makes the features without waiting for the host: numbers
-that a shape depends on are Python's.
+They are collected where the sample is read, and can be sent to another process and to a GPU. There
+`scalefold.features.pipeline.features_of` makes the features without waiting for the host, since
+each number that a shape depends on is a Python number.
 
 Legend: N residues of the chain, M of the crop, R alignment rows, S cluster centres, K rows that are
 clustered.
@@ -59,7 +59,7 @@ class RawFeatures(NamedTuple):
     padded_length : int
         Residues to pad to.
     aatype : Tensor, shape (M,), uint8
-        Of these residues.
+        Types of these residues.
     templates : RawTemplates
     msa : PackedMsa
         All rows, full length.
@@ -67,7 +67,7 @@ class RawFeatures(NamedTuple):
         Of `scalefold.features.masking.replacement_bounds`.
     passes : tuple of RawPass
     targets : RawTargets or None
-        None where a chain is only predicted.
+        None if the chain is only predicted.
     """
 
     residues: Tensor
@@ -86,7 +86,7 @@ class RawFeatures(NamedTuple):
 
 
 def raw_features(query: Query, selection: Selection, config: FeaturesConfig) -> RawFeatures:
-    """Collect what features are made from. Tensors share the query's memory where they can.
+    """Collect what features are made from. Tensors share the query's memory if they can.
 
     Raises
     ------

@@ -42,8 +42,8 @@ class RawTargets(NamedTuple):
 def raw_targets(chain: ChainRecord, selection: Selection, min_plddt: float) -> RawTargets:
     """Collect what targets are made from. Tensors share the chain's memory.
 
-    Of a predicted structure, atoms of residues below ``min_plddt`` count as not observed. Its
-    resolution is unknown, so the terms that need one leave it out: pLDDT, resolved and PAE.
+    In a predicted structure, atoms of residues below ``min_plddt`` count as not observed. Its
+    resolution is unknown, so loss terms that need one leave it out: pLDDT, resolved and PAE.
 
     Raises
     ------

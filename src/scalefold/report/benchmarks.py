@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 _SECONDS_TO_BE_MEASURED: Final = 1.0
-"""Snakemake looks at a job's memory as it starts, when there is but the shell, then twice a second:
-of shorter jobs it tells the shell's, or that of a program that was still being loaded."""
+"""Snakemake measures a job's memory at its start, when only the shell runs, then twice a second.
+For shorter jobs that is the memory of the shell, or of a program that is still being loaded."""
 
 
 @dataclass(frozen=True)

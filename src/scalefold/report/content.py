@@ -31,7 +31,7 @@ _FACTS: Final = (
     "broken_bonds",
     "clashes",
 )
-"""What an evaluation notes of a chain beside its scores, from this version on."""
+"""Facts of a chain in an evaluation besides its scores; earlier versions lack them."""
 Content = dict[str, Any]
 
 
@@ -166,7 +166,7 @@ def _training_seconds(files: RunResults) -> float | None:
 
 
 def _train_chains(files: RunResults) -> dict[str, int | None]:
-    """Chains of split train in the shards, and those that training drew from, as last noted."""
+    """Chains of split train in the shards, and those that training uses, by the last session."""
     noted = [s for s in files.sessions if s.train_chains_drawn is not None]
     return {
         "train_chains": noted[-1].train_chains if noted else None,
