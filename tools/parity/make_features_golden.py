@@ -9,7 +9,7 @@ Run once for each reference, by hand; the tests only read what it wrote:
 
 The reference is imported from the path given (see ``peer_code.py``); none of its code is here.
 Every random function that its transforms call is replaced by one that hands out the selection's
-decisions in the order in which the reference asks, and fails if it asks differently. Positions are
+numbers in the order in which the reference asks, and fails if it asks differently. Positions are
 given in float64. The sample is a real one (2nwd_X of the demo) with some residues renamed to X,
 some atoms taken away and deletions put in, so that masks, unknown residues and deletions are
 covered.

@@ -25,7 +25,7 @@ class SampleReader(Protocol):
 
 
 class SampleTask(NamedTuple):
-    """A sample to prepare: the draw and the passes determine all its random selection."""
+    """A sample to prepare: the draw and the passes determine all its random numbers."""
 
     draw: int
     chain_key: str

@@ -1,6 +1,6 @@
 """Write a3m, and turn Stockholm alignments into a3m.
 
-Reading a3m is :mod:`scalefold.raw.alignments`' work. Shapes: ``N`` rows, ``W`` columns of a file.
+Reading a3m is :mod:`scalefold.raw.a3m`'s work. Shapes: ``N`` rows, ``W`` columns of a file.
 """
 
 from __future__ import annotations
