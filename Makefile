@@ -38,7 +38,7 @@ SHELL := bash
 PINS := $(if $(TORCH),envs/constraints-torch-$(basename $(TORCH)).txt) envs/constraints.txt
 CONSTRAINTS := $(VENV)/constraints.txt
 ## What `make check` runs: no training, no processes, no kernels.
-FAST := $(addprefix tests/unit/,chem config features geometry loss model ops parallel raw shards)
+FAST := $(addprefix tests/unit/,chem config features fetch geometry loss model ops parallel raw shards)
 ## For the tests of kernels where torch is its CPU build: the version of the GPU machines that they are measured on.
 CPU_TRITON := triton==3.6.0
 ## What the CUDA build brings, so what training machines have.

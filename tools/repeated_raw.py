@@ -21,8 +21,11 @@ from string import ascii_lowercase, digits
 
 import yaml
 
-from scalefold.raw.chains import CHAIN_COLUMNS, alignment_folder, entry_of, mmcif_path, write_table
+from scalefold.raw.chain_key import entry_of
+from scalefold.raw.chains import CHAIN_COLUMNS
 from scalefold.raw.outline import Outline, read_outline
+from scalefold.raw.raw_folder import alignment_folder, mmcif_path
+from scalefold.raw.table import write_table
 from scalefold.shards.buckets import bucket_of
 
 

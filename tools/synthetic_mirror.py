@@ -19,7 +19,7 @@ import gemmi
 import numpy as np
 from numpy.typing import NDArray
 
-from scalefold.raw.chains import folder_hash
+from scalefold.raw.raw_folder import folder_hash
 
 CHAINS_OF_A_SEQUENCE: Final = 4
 """OpenProteinSet has 131,000 alignments for 634,000 chains."""

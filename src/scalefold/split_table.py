@@ -20,7 +20,7 @@ _MOST_NAMES: Final = 8
 
 
 @dataclass(frozen=True)
-class Section:
+class TableSection:
     """A property of chains, and how many have which value.
 
     Attributes
@@ -47,13 +47,13 @@ class SplitTable:
 
     Attributes
     ----------
-    sections : list of Section
+    sections : list of TableSection
         The first counts all chains.
     """
 
     def __init__(self, title: str, splits: Sequence[str]) -> None:
         self._title, self._splits = title, splits
-        self.sections: list[Section] = []
+        self.sections: list[TableSection] = []
         self._add("all", [""] * len(splits), [""])
 
     @property
@@ -121,4 +121,4 @@ class SplitTable:
     def _add(self, what: str, names: Iterable[str], order: Iterable[str]) -> None:
         counts = Counter(zip(names, self._splits, strict=True))
         lines = [(name, [counts[name, split] for split in SPLITS]) for name in order]
-        self.sections.append(Section(what, [(name, row) for name, row in lines if any(row)]))
+        self.sections.append(TableSection(what, [(name, row) for name, row in lines if any(row)]))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from scalefold.raw.mirrors import Downloader
+from scalefold.fetch.mirrors import Downloader
 
 BODY: Final = bytes(range(256)) * 8
 NAMES: Final = ("x.a3m", "x.cif.gz")

@@ -35,16 +35,17 @@ from scalefold.checkpoint.write import save
 from scalefold.config import Config, config_to_yaml, load_config, load_stages, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError
+from scalefold.fetch.run import fetch
 from scalefold.model.alphafold import AlphaFold
-from scalefold.raw.alignments import parse_a3m, read_a3m
+from scalefold.raw.a3m import parse_a3m, read_a3m
 from scalefold.raw.alphafold_features import features_to_a3m
-from scalefold.raw.chains import read_chains, read_rejected
+from scalefold.raw.chains import read_chains
 from scalefold.raw.fasta import read_fasta
-from scalefold.raw.fetch import fetch
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.mmcif import read_entry
 from scalefold.raw.openfold_database import database_indices, unpack_database
 from scalefold.raw.outline import read_outline
+from scalefold.raw.rejected import read_rejected
 from scalefold.report import write_report
 from scalefold.report.content import report_content
 from scalefold.report.inputs import read_run

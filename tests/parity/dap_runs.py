@@ -21,9 +21,9 @@ from scalefold.config import Config, load_config, make_config
 from scalefold.config.load import merge
 from scalefold.engine.activation_checkpointing import training_model
 from scalefold.features.contract import Features
+from scalefold.features.padding import pad_to_degree
 from scalefold.features.pipeline import training_features
 from scalefold.features.query import Query
-from scalefold.features.shares import pad_to_degree
 from scalefold.launcher import find_place
 from scalefold.loader.loader import TrainingLoader
 from scalefold.loader.sampler import TrainingSampler

@@ -1,6 +1,6 @@
-"""Features agree with OpenFold's and MLPerf's transforms, tensor by tensor, for the same draws.
+"""Features agree with OpenFold's and MLPerf's transforms, for the same random numbers.
 
-The golden files hold a sample, the choices for it and what the reference made of them; see
+The golden files hold a sample, the selection for it and what the reference made of them; see
 ``make_features_golden.py``.
 """
 
@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.features.alignment import Window
-from scalefold.features.choices import Choices, prediction_choices, training_choices
 from scalefold.features.contract import ALL_FEATURES, validate
-from scalefold.features.draws import MsaDraws
-from scalefold.features.pipeline import make_features
+from scalefold.features.crop import Crop
+from scalefold.features.pipeline import selected_features
 from scalefold.features.query import Query
+from scalefold.features.sample_random import MsaRandom
+from scalefold.features.selection import Selection, prediction_selection, training_selection
 from scalefold.shards.records import ChainRecord, MsaRecord, Sample, TemplateHit
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -102,15 +102,15 @@ def sample_of(golden):
     )
 
 
-def choices_of(golden, case, sample):
+def selection_of(golden, case, sample):
     passes = int(golden[f"{case}/num_passes"])
-    return Choices(
-        window=Window(*golden[f"{case}/window"].tolist()),
+    return Selection(
+        crop=Crop(*golden[f"{case}/window"].tolist()),
         padded_length=int(golden[f"{case}/padded_length"]),
         templates=tuple(sample.templates[i] for i in golden[f"{case}/templates"]),
         clamped=bool(golden[f"{case}/clamped"]),
         msa=tuple(
-            MsaDraws(
+            MsaRandom(
                 deletion_starts=golden[f"{case}/{i}/deletion_starts"],
                 row_order=golden[f"{case}/{i}/row_order"],
                 mask_position=golden[f"{case}/{i}/mask_position"],
@@ -130,8 +130,8 @@ def config_of(golden, case):
 def test_every_tensor_equals_the_reference(oracle, case):
     golden = load(oracle)
     sample, config = sample_of(golden), config_of(golden, case)
-    choices = choices_of(golden, case, sample)
-    passes = make_features(sample, choices, config)
+    selection = selection_of(golden, case, sample)
+    passes = selected_features(sample, selection, config)
     prefix = f"{case}/out/"
     names = {key.removeprefix(prefix) for key in golden if key.startswith(prefix)}
     if case in ("train", "short_chain"):
@@ -140,7 +140,7 @@ def test_every_tensor_equals_the_reference(oracle, case):
     for index, features in enumerate(passes):
         sizes = {
             "B": 1,
-            "N": choices.padded_length,
+            "N": selection.padded_length,
             "S": config.max_msa_clusters,
             "E": config.max_extra_msa,
             "T": config.max_templates,
@@ -182,22 +182,22 @@ def test_golden_cases_are_not_trivial(oracle, case):
     assert (out["msa_feat"][..., 0] != out["msa_feat"][..., 1]).any()
 
 
-def test_draws_are_still_those_of_the_golden_plan(golden):
+def test_random_numbers_are_still_those_of_the_golden_files(golden):
     """The counter-based streams do not change: an old run can be continued."""
     sample = sample_of(golden)
     for case in ("train", "eval"):
         config = config_of(golden, case)
-        expected = choices_of(golden, case, sample)
+        expected = selection_of(golden, case, sample)
         passes = range(len(expected.msa))
         if case == "train":
-            choices = training_choices(sample, config, SEED, DRAW, passes)
+            selection = training_selection(sample, config, SEED, DRAW, passes)
         else:
-            choices = prediction_choices(Query.of(sample), config, SEED, len(passes))
-        assert choices.window == expected.window
-        assert choices.clamped == expected.clamped
-        assert [h.chain_key for h, _ in choices.templates] == [
+            selection = prediction_selection(Query.of(sample), config, SEED, len(passes))
+        assert selection.crop == expected.crop
+        assert selection.clamped == expected.clamped
+        assert [h.chain_key for h, _ in selection.templates] == [
             h.chain_key for h, _ in expected.templates
         ]
-        for found, wanted in zip(choices.msa, expected.msa):
+        for found, wanted in zip(selection.msa, expected.msa):
             for name, array in vars(found).items():
                 np.testing.assert_array_equal(array, getattr(wanted, name), err_msg=name)

@@ -26,10 +26,10 @@ import torch
 from rich.console import Console
 
 from scalefold.config import Config, make_config
+from scalefold.fetch.run import fetch
 from scalefold.loader.loader import TrainingLoader
 from scalefold.optim.schedule import learning_rate
 from scalefold.raw.chains import read_chains
-from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import TrainingParts, assemble

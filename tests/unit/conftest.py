@@ -8,8 +8,8 @@ from rich.console import Console
 
 from scalefold.config import Config, make_config
 from scalefold.config.load import merge
+from scalefold.fetch.run import fetch
 from scalefold.raw.chains import read_chains
-from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
 
 DEMO = Path(__file__).parents[2] / "demo"
@@ -43,6 +43,21 @@ MICRO: dict[str, Any] = {
         "compile": False,  # takes longer than a test
     },
 }
+
+
+@pytest.fixture(scope="session")
+def demo() -> Path:
+    """The folder of the bundled mirror."""
+    return DEMO
+
+
+@pytest.fixture(scope="session")
+def shared_mirror() -> Path:
+    """A second mirror of real files that a development machine may have beside the repository."""
+    folder = DEMO.parents[1] / "shared" / "mirror"
+    if not folder.is_dir():
+        pytest.skip("no shared mirror beside the repository")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scalefold.raw.chains import mmcif_path
+from scalefold.raw.raw_folder import mmcif_path
 
 AFTER_INDEX = {"train": 1, "evaluate": 3, "report": 1}
 

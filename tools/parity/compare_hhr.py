@@ -13,7 +13,7 @@ from typing import Any, Final
 from Bio import SearchIO
 
 from scalefold.errors import InputError
-from scalefold.raw.hhr import TemplateHit, parse_hhr
+from scalefold.raw.hhr import HhrHit, parse_hhr
 
 CUT_OFF: Final = frozenset(
     {"2uvo_hhblits_emptytable", "2uvo_hhblits_onlyheader", "7rbx_A_hhsearch_trunc"}
@@ -72,7 +72,7 @@ def _query(result: Any, hsps: list[Any]) -> str:
     return "".join(query)
 
 
-def _of_ours(hit: TemplateHit) -> dict[str, Any]:
+def _of_ours(hit: HhrHit) -> dict[str, Any]:
     identity, _, description = hit.name.partition(" ")
     return {
         "number": hit.number,

@@ -1,4 +1,4 @@
-"""Make golden features: the transforms of a reference code, fed with the choices for it.
+"""Make golden features: the transforms of a reference code, fed with the selection for it.
 
 Run once for each reference, by hand; the tests only read what it wrote:
 
@@ -8,8 +8,8 @@ Run once for each reference, by hand; the tests only read what it wrote:
         demo tests/parity/golden/features_mlperf.npz
 
 The reference is imported from the path given (see ``peer_code.py``); none of its code is here.
-Every random function that its transforms call is replaced by one that hands out the choices's
-decisions in the order in which the reference asks, and fails if it asks differently. Positions are
+Every random function that its transforms call is replaced by one that hands out the selection's
+numbers in the order in which the reference asks, and fails if it asks differently. Positions are
 given in float64. The sample is a real one (2nwd_X of the demo) with some residues renamed to X,
 some atoms taken away and deletions put in, so that masks, unknown residues and deletions are
 covered.
@@ -34,10 +34,11 @@ from tools.parity.peer_code import PeerCode
 
 from scalefold.chem.residues import ATOM37_INDEX, UNKNOWN
 from scalefold.config.schema import FeaturesConfig
-from scalefold.features.choices import Choices, prediction_choices, training_choices
-from scalefold.features.msa_rows import choose_rows, kept_rows
+from scalefold.features.msa_rows import kept_rows, select_rows
 from scalefold.features.query import Query
-from scalefold.raw.alignments import profile, read_folder
+from scalefold.features.selection import Selection, prediction_selection, training_selection
+from scalefold.raw.a3m import read_folder
+from scalefold.raw.alignment import profile
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.mmcif import Chain, read_entry
 from scalefold.raw.templates import locate
@@ -85,19 +86,19 @@ def main(oracle: str, source: str, demo: str, out: str) -> None:
     for name, settings, mode, passes, keep in CASES[oracle]:
         config = FeaturesConfig.model_validate(settings)
         if mode == "train":
-            choices = training_choices(sample, config, SEED, DRAW, range(passes))
+            selection = training_selection(sample, config, SEED, DRAW, range(passes))
         else:
-            choices = prediction_choices(Query.of(sample), config, SEED, passes)
-        arrays |= {f"{name}/{k}": v for k, v in _choice_arrays(sample, choices).items()}
+            selection = prediction_selection(Query.of(sample), config, SEED, passes)
+        arrays |= {f"{name}/{k}": v for k, v in _selection_arrays(sample, selection).items()}
         arrays[f"{name}/config"] = np.asarray(json.dumps(settings))
-        features = run(sample, choices, config, mode)
+        features = run(sample, selection, config, mode)
         for feature in keep or features:
             tensor = features[feature]
             array = tensor.numpy()
             arrays[f"{name}/out/{feature}"] = (
                 array.astype(np.float32) if array.dtype == np.float64 else array
             )
-        print(name, choices.window, len(choices.templates), len(keep or features))
+        print(name, selection.crop, len(selection.templates), len(keep or features))
     np.savez_compressed(out, **arrays)
 
 
@@ -209,21 +210,21 @@ def _sample_arrays(sample: Sample) -> dict[str, Any]:
     return arrays
 
 
-def _ranks(sample: Sample, choices: Choices) -> list[int]:
+def _ranks(sample: Sample, selection: Selection) -> list[int]:
     hits = [hit for hit, _ in sample.templates]
-    return [next(i for i, hit in enumerate(hits) if hit is used) for used, _ in choices.templates]
+    return [next(i for i, hit in enumerate(hits) if hit is used) for used, _ in selection.templates]
 
 
-def _choice_arrays(sample: Sample, choices: Choices) -> dict[str, Any]:
-    ranks = _ranks(sample, choices)
+def _selection_arrays(sample: Sample, selection: Selection) -> dict[str, Any]:
+    ranks = _ranks(sample, selection)
     arrays: dict[str, Any] = {
-        "window": np.asarray(choices.window),
-        "padded_length": np.asarray(choices.padded_length),
-        "clamped": np.asarray(choices.clamped),
+        "window": np.asarray(selection.crop),
+        "padded_length": np.asarray(selection.padded_length),
+        "clamped": np.asarray(selection.clamped),
         "templates": np.asarray(ranks, np.int64),
-        "num_passes": np.asarray(len(choices.msa)),
+        "num_passes": np.asarray(len(selection.msa)),
     }
-    for i, draws in enumerate(choices.msa):
+    for i, draws in enumerate(selection.msa):
         arrays |= {f"{i}/{k}": v for k, v in vars(draws).items()}
     return arrays
 
@@ -258,17 +259,17 @@ class _Script:
 
 
 def _script_passes(
-    script: _Script, sample: Sample, choices: Choices, config: FeaturesConfig
+    script: _Script, sample: Sample, selection: Selection, config: FeaturesConfig
 ) -> None:
     num_rows, num_res = sample.msa.msa.shape
     for shape in ((num_rows, num_res), (num_res,)):
         script.values.append(("rand", torch.ones(shape)))  # replacing by X, at a rate of 0
-    for draws in choices.msa:
+    for draws in selection.msa:
         if len(draws.deletion_starts):
             script.values.append(("randint", torch.from_numpy(draws.deletion_starts)))
         fraction = config.block_deletion.fraction_per_block
         kept = kept_rows(num_rows, draws.deletion_starts, fraction)
-        choice = choose_rows(num_rows, draws, config.max_msa_clusters, fraction)
+        choice = select_rows(num_rows, draws, config.max_msa_clusters, fraction)
         renumbered = np.cumsum(kept) - 1
         order = np.concatenate([choice.centres[1:], choice.others])
         script.values.append(("randperm", torch.from_numpy(renumbered[order] - 1)))
@@ -278,7 +279,7 @@ def _script_passes(
         script.values.append(("randperm", torch.arange(len(choice.others))))
 
 
-def _raw_tensors(sample: Sample, choices: Choices, order: list[int]) -> dict[str, torch.Tensor]:
+def _raw_tensors(sample: Sample, selection: Selection, order: list[int]) -> dict[str, torch.Tensor]:
     """Raw features as a data pipeline hands them over; ``order`` maps HHblits symbols to ours."""
     chain, msa = sample.chain, sample.msa
     num_rows, num_res = msa.msa.shape
@@ -321,10 +322,10 @@ def _raw_tensors(sample: Sample, choices: Choices, order: list[int]) -> dict[str
 
 
 def _template_script(
-    sample: Sample, choices: Choices, config: FeaturesConfig
+    sample: Sample, selection: Selection, config: FeaturesConfig
 ) -> tuple[int, list[int]]:
-    """Start and permutation by which a reference takes the templates of the choices."""
-    chosen = _ranks(sample, choices)
+    """Start and permutation by which a reference takes the templates of the selection."""
+    chosen = _ranks(sample, selection)
     rest = [i for i in range(len(sample.templates)) if i not in chosen]
     # A reference keeps min(n - start, slots) templates from start on. When the slots are full the
     # rest may stand anywhere; otherwise it must come before.
@@ -332,7 +333,7 @@ def _template_script(
 
 
 def _run_openfold(
-    sample: Sample, choices: Choices, config: FeaturesConfig, mode: str
+    sample: Sample, selection: Selection, config: FeaturesConfig, mode: str
 ) -> dict[str, torch.Tensor]:
     from openfold.config import model_config
     from openfold.data import data_transforms, input_pipeline
@@ -344,12 +345,12 @@ def _run_openfold(
     settings.max_msa_clusters = config.max_msa_clusters
     settings.max_extra_msa = config.max_extra_msa
     settings.max_templates = config.max_templates
-    settings.crop_size = choices.padded_length
-    common.max_recycling_iters = len(choices.msa) - 1
+    settings.crop_size = selection.padded_length
+    common.max_recycling_iters = len(selection.msa) - 1
 
-    tensors = _raw_tensors(sample, choices, residue_constants.MAP_HHBLITS_AATYPE_TO_OUR_AATYPE)
-    tensors["use_clamped_fape"] = torch.tensor(float(choices.clamped))
-    _script_passes(script, sample, choices, config)
+    tensors = _raw_tensors(sample, selection, residue_constants.MAP_HHBLITS_AATYPE_TO_OUR_AATYPE)
+    tensors["use_clamped_fape"] = torch.tensor(float(selection.clamped))
+    _script_passes(script, sample, selection, config)
     values: deque[tuple[str, object]] = deque()
     for name, value in script.values:
         values.append((name, value))
@@ -357,12 +358,12 @@ def _run_openfold(
         if not is_last:
             continue
         if mode == "train":
-            start, order = _template_script(sample, choices, config)
+            start, order = _template_script(sample, selection, config)
             values.append(("randint", torch.tensor([start])))
             values.append(("randperm", torch.tensor(order)))
-        if not choices.clamped:
+        if not selection.clamped:
             values.append(("randint", torch.tensor([0])))
-        values.append(("randint", torch.tensor([choices.window.start])))
+        values.append(("randint", torch.tensor([selection.crop.start])))
     script.values = values
     return _with_patches(
         data_transforms,
@@ -372,7 +373,7 @@ def _run_openfold(
 
 
 def _run_mlperf(
-    sample: Sample, choices: Choices, config: FeaturesConfig, mode: str
+    sample: Sample, selection: Selection, config: FeaturesConfig, mode: str
 ) -> dict[str, torch.Tensor]:
     import Bio.Data
     from Bio.Data import PDBData
@@ -385,7 +386,7 @@ def _run_mlperf(
     script = _Script()
     settings = SimpleNamespace(
         train_sequence_crop_size=config.crop_size,
-        num_recycling_iters=len(choices.msa) - 1,
+        num_recycling_iters=len(selection.msa) - 1,
         templates_enabled=True,
         embed_template_torsion_angles=True,
         max_distillation_msa_clusters=1000,
@@ -399,18 +400,18 @@ def _run_mlperf(
         masked_msa_replace_fraction=0.15,
         msa_cluster_features=True,
     )
-    tensors = _raw_tensors(sample, choices, rc.MAP_HHBLITS_AATYPE_TO_OUR_AATYPE)
-    _script_passes(script, sample, choices, config)
+    tensors = _raw_tensors(sample, selection, rc.MAP_HHBLITS_AATYPE_TO_OUR_AATYPE)
+    _script_passes(script, sample, selection, config)
     values: deque[tuple[str, object]] = deque()
     for name, value in script.values:
         values.append((name, value))
         if not (name == "randperm" and values[-2][0] == "categorical"):
             continue
         if mode == "train":
-            start, order = _template_script(sample, choices, config)
+            start, order = _template_script(sample, selection, config)
             values.append(("randint", torch.tensor([start])))
             values.append(("randperm", torch.tensor(order)))
-        values.append(("randint", torch.tensor([choices.window.start])))
+        values.append(("randint", torch.tensor([selection.crop.start])))
     script.values = values
     return _with_patches(
         transforms,

@@ -1,6 +1,6 @@
 # Functions: raw files on local mirrors, which are inputs of what fetches them.
-from scalefold.raw.chain_files import check_files, local_sources
-from scalefold.raw.shared_alignments import SharedAlignments
+from scalefold.fetch.on_mirrors import check_files, local_sources
+from scalefold.fetch.shared_alignments import SharedAlignments
 
 
 def check_mirrors(kind):

@@ -20,7 +20,7 @@ from scalefold.config.identity import former_packing_settings, leaves
 from scalefold.config.stages import teachers
 from scalefold.errors import InputError
 from scalefold.raw.chains import read_chains
-from scalefold.raw.split_list import with_splits
+from scalefold.raw.chains import with_splits
 from scalefold.io.atomic import check_writable
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of

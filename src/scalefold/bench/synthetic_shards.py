@@ -24,7 +24,7 @@ from scalefold.shards.hit_codec import encode_hits, encode_located
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.records import ChainRecord, MsaRecord
 from scalefold.shards.schema import INDEX_FILE, SCHEMA_VERSION, SCHEMAS, shard_file
-from scalefold.shards.source_files import Snapshot
+from scalefold.shards.source_files import RawSnapshot
 from scalefold.shards.writer import write_shard
 
 _DELETION_RATE = 0.01  # of positions of an alignment
@@ -120,7 +120,7 @@ def write_synthetic_shards(
     Manifest(
         schema_version=SCHEMA_VERSION,
         config_hash="synthetic",
-        source=Snapshot.of([]),
+        source=RawSnapshot.of([]),
         counts={f"chains, {split}": len(chains)},
         files=tuple(sorted(facts, key=lambda f: f.file)),
     ).write(folder)

@@ -1,4 +1,4 @@
-"""What is known of each chain that may be listed, put together from several sources."""
+"""What several sources say of each chain that may be listed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from scalefold.raw.chains import entry_of, is_chain_key, short_form
+from scalefold.raw.chain_key import entry_of, is_chain_key, short_form
 from scalefold.raw.own_structures import MAX_RESIDUES
 
 
@@ -33,7 +33,7 @@ class Candidate:
     cluster
         Name of the sequence cluster.
     listed
-        Whether it may be listed; the others only help to tell entities.
+        Whether it may be listed. Other chains only help to find entities.
     """
 
     chain_key: str
@@ -53,12 +53,12 @@ class Candidate:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What must not be on both sides of a split: the cluster and the sequence."""
+        """The cluster and the sequence, which must not be on both sides of a split."""
         known = tuple(text for text in (self.cluster, self.sequence) if text is not None)
         return known or (self.chain_key,)
 
     def fill(self, other: Candidate) -> None:
-        """Take over what was unknown."""
+        """Take unknown facts from another source."""
         self.sequence = self.sequence or other.sequence
         self.entity = self.entity or other.entity
         self.label = self.label or other.label
@@ -68,7 +68,7 @@ class Candidate:
         self.cluster = self.cluster or other.cluster
 
 
-class Notes:
+class SkippedEntries:
     """Entries of the sources that were skipped: counted, with the first of each kind."""
 
     def __init__(self) -> None:
@@ -92,30 +92,30 @@ class Candidates:
     def __init__(self) -> None:
         self._chains: dict[str, Candidate] = {}
         self._texts: dict[str, str] = {}
-        self.notes = Notes()
+        self.notes = SkippedEntries()
 
     def __iter__(self) -> Iterator[Candidate]:
         """Give the chains that may be listed."""
         return (chain for chain in self._chains.values() if chain.listed)
 
     def drop(self, entries: Collection[str]) -> int:
-        """Take away the chains of some entries; returns how many could have been listed."""
+        """Remove the chains of some entries; return how many could have been listed."""
         gone = [chain for chain in self._chains.values() if chain.entry_id in entries]
         for chain in gone:
             del self._chains[chain.chain_key]
         return sum(chain.listed for chain in gone)
 
     def forget_clusters(self) -> None:
-        """Take away the clusters that sources say, for others to be given."""
+        """Remove the sources' clusters, so that others can be set."""
         for chain in self._chains.values():
             chain.cluster = None
 
     def everything(self) -> Iterable[Candidate]:
-        """All chains, also those that a source only knows."""
+        """All chains, also those that may not be listed."""
         return self._chains.values()
 
     def add(self, chains: Iterable[Candidate], source: str, *, listed: bool) -> int:
-        """Add what a source says; what an earlier one said stays. Returns the number of chains."""
+        """Add a source's chains, and return their number. Facts of earlier sources stay."""
         count = 0
         for chain in chains:
             chain.chain_key = short_form(chain.chain_key)
@@ -154,7 +154,7 @@ def date_of(text: str) -> datetime.date | None:
 
 
 def resolution_of(value: object) -> float | None:
-    """Return a resolution in Å; zero and the like is how caches say that there is none."""
+    """Return a resolution in Å. Caches write 0 and other values if there is none."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):

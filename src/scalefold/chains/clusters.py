@@ -14,7 +14,7 @@ from typing import Final
 
 from scalefold.chains.candidates import Candidate, Candidates
 from scalefold.errors import InputError
-from scalefold.raw.chains import short_form
+from scalefold.raw.chain_key import short_form
 from scalefold.raw.compressed import read_lines
 from scalefold.search.process import UNLIMITED, ToolError, run
 
@@ -28,7 +28,7 @@ _AS_RCSB: Final = ("-c", "0.9", "-s", "8", "--max-seqs", "1000", "--cluster-mode
 
 @dataclass(frozen=True)
 class Assigned:
-    """How chains came to their clusters: numbers of chains that may be listed."""
+    """Numbers of chains that may be listed, by how they got their clusters."""
 
     by_entity: int = 0
     by_sequence: int = 0
@@ -38,8 +38,8 @@ class Assigned:
 def read_entity_clusters(path: Path) -> dict[str, dict[str, str]]:
     """Read RCSB's ``clusters-by-entity-40.txt``: entry -> entity -> name of the cluster.
 
-    A cluster is a line of entities such as ``4HHB_1``, and its name is the first that is an entry
-    of the PDB. Computed models are passed over.
+    A cluster is a line of entities such as ``4HHB_1``. Its name is the first entity of the PDB.
+    Computed models are skipped.
 
     Raises
     ------
@@ -64,9 +64,9 @@ def read_entity_clusters(path: Path) -> dict[str, dict[str, str]]:
 def assign_by_entity(candidates: Candidates, clusters: Mapping[str, Mapping[str, str]]) -> Assigned:
     """Give each chain the cluster of its entity.
 
-    Where the number of the entity is not known, as ``pdb_seqres.txt`` has none, chains of an entry
-    with equal sequences are one entity. Equal sequences are in one cluster, so the entries that
-    have a sequence narrow it down. A chain whose cluster is still not certain gets none.
+    If the entity's number is unknown, as in ``pdb_seqres.txt``, chains of an entry with equal
+    sequences are one entity. Equal sequences are in one cluster, so all entries that have a
+    sequence narrow its cluster down. A chain whose cluster is still uncertain gets none.
     """
     of_sequence = _clusters_by_sequence(candidates.everything(), clusters)
     counts: Counter[str] = Counter()
@@ -86,7 +86,7 @@ def assign_by_entity(candidates: Candidates, clusters: Mapping[str, Mapping[str,
 def _clusters_by_sequence(
     chains: Iterable[Candidate], clusters: Mapping[str, Mapping[str, str]]
 ) -> dict[str, frozenset[str | None]]:
-    """Return the clusters that each sequence may be in; ``None`` among them for no cluster."""
+    """Return the clusters that each sequence may be in; ``None`` stands for no cluster."""
     entries: dict[str, set[str]] = {}
     possible: dict[str, frozenset[str | None]] = {}
     for chain in chains:
@@ -96,8 +96,8 @@ def _clusters_by_sequence(
             entries.setdefault(chain.entry_id, set()).add(chain.sequence)
         elif (known := clusters.get(chain.entry_id, {}).get(chain.entity)) is not None:
             possible[chain.sequence] = frozenset({known})
-    # Of an entry: its sequences, and the cluster of each of its entities. What has no entity in
-    # the file, as a short peptide, has no cluster.
+    # For each entry: its sequences, and the cluster of each of its entities. A sequence without an
+    # entity in the file, such as a short peptide, has no cluster.
     cases = [
         (sequences, Counter([*of_entry, *[None] * (len(sequences) - len(of_entry))]))
         for entry, sequences in entries.items()
@@ -115,7 +115,7 @@ def _narrow(
     cases: Iterable[tuple[set[str], Counter[str | None]]],
     possible: dict[str, frozenset[str | None]],
 ) -> bool:
-    """Take from the open sequences of each entry what its certain ones use up."""
+    """Remove clusters of an entry's certain sequences from the choices of its other sequences."""
     changed = False
     for sequences, available in cases:
         certain = Counter(c for s in sequences if len(possible[s]) == 1 for c in possible[s])

@@ -1,4 +1,4 @@
-"""Folders that say something of many chains: alignments, and structures."""
+"""Folders with facts about many chains: alignments, and structures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Final, TypeVar
 
 from rich.console import Console
 
-from scalefold.chains.candidates import Candidate, Notes
+from scalefold.chains.candidates import Candidate, SkippedEntries
 from scalefold.errors import InputError
 from scalefold.progress import LiveLine
-from scalefold.raw.chains import STRUCTURE_SUFFIXES, is_chain_key
+from scalefold.raw.chain_key import is_chain_key
 from scalefold.raw.compressed import read_lines
 from scalefold.raw.outline import Outline, read_outline
+from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,8 @@ def read_duplicates(path: Path) -> Iterator[Candidate]:
         yield from map(Candidate, line.split())
 
 
-def read_open_protein_set(folder: Path, notes: Notes) -> Iterator[Candidate]:
-    """Give the chains with alignments: those with a folder, and all that are identical to them."""
+def read_open_protein_set(folder: Path, notes: SkippedEntries) -> Iterator[Candidate]:
+    """Yield the chains with alignments: those with a folder, and all identical ones."""
     there = set(chain_folders(folder / "pdb"))
     duplicates = folder / DUPLICATES
     if duplicates.is_file():
@@ -47,7 +48,7 @@ def read_open_protein_set(folder: Path, notes: Notes) -> Iterator[Candidate]:
 
 
 def chain_folders(folder: Path) -> list[str]:
-    """Return the names of the folders below that are named as chains are."""
+    """Return the names of the folders below that are chain keys."""
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
@@ -55,7 +56,7 @@ def chain_folders(folder: Path) -> list[str]:
 
 
 def structure_files(folder: Path) -> list[Path]:
-    """Return all structures in a folder and those below it; links to folders are not followed."""
+    """Return all structures in a folder and its subfolders; links to folders are not followed."""
     return sorted(
         path
         for place, _, names in os.walk(folder)
@@ -64,8 +65,8 @@ def structure_files(folder: Path) -> list[Path]:
     )
 
 
-def read_structures(files: list[Path], jobs: int, notes: Notes) -> Iterator[Candidate]:
-    """Read the chains of structures, in several processes; what cannot be read is noted."""
+def read_structures(files: list[Path], jobs: int, notes: SkippedEntries) -> Iterator[Candidate]:
+    """Read the chains of structures, in several processes; unreadable files are noted."""
     capitals = [path.name for path in files if path.name != path.name.lower()]
     if capitals:
         logger.warning(
@@ -87,7 +88,7 @@ def read_structures(files: list[Path], jobs: int, notes: Notes) -> Iterator[Cand
 
 
 def read_all(read: Callable[[Path], _Read], files: list[Path], jobs: int) -> Iterator[_Read]:
-    """Give what is read of each file, in this process or, of many files, in ``jobs`` others."""
+    """Yield the result for each file; many files are read in ``jobs`` other processes."""
     if jobs == 1 or len(files) <= _CHUNK:
         yield from map(read, files)
         return

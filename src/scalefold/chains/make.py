@@ -24,7 +24,8 @@ from scalefold.chains.splits import (
     choose,
 )
 from scalefold.chains.targets import read_validation
-from scalefold.raw.chains import CHAIN_COLUMNS, write_table
+from scalefold.raw.chains import CHAIN_COLUMNS
+from scalefold.raw.table import write_table
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scalefold.chains.candidates import Candidate
-from scalefold.raw.chains import entry_of
+from scalefold.raw.chain_key import entry_of
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.schema import bucket_file, shard_file
 from scalefold.shards.shard_file import ShardFile
@@ -17,9 +17,7 @@ from scalefold.shards.template_store import TemplateStore
 
 
 def read_shards(folder: Path) -> Iterator[Candidate]:
-    """Give the chains of a packed folder that have an alignment, of every split.
-
-    All that their structures say is known of them.
+    """Yield the chains of a packed folder that have an alignment, of every split, with all facts.
 
     Raises
     ------
@@ -28,7 +26,7 @@ def read_shards(folder: Path) -> Iterator[Candidate]:
     """
     reader = ShardReader(folder)
     index = reader.index.filter(pc.equal(reader.index["origin"], "experimental"))
-    # A chain that a later split left out is a template in the index, and is not said to have one.
+    # The index states no alignment for a chain that a later split made a template.
     index = index.filter(pc.is_in(index["seq_id"], value_set=_aligned(reader)))
     store = TemplateStore(folder, index)
     for bucket in pc.unique(index["chain_shard"]).to_pylist():

@@ -1,4 +1,4 @@
-"""What the files and folders that a user names are, and the chains that they say."""
+"""The kinds of files and folders that a user names, and the chains in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from scalefold.chains.candidates import Candidate, Candidates, Notes
+from scalefold.chains.candidates import Candidate, Candidates, SkippedEntries
 from scalefold.chains.folders import (
     DUPLICATES,
     chain_folders,
@@ -27,8 +27,9 @@ from scalefold.chains.tables import (
     read_sequences,
 )
 from scalefold.errors import InputError
-from scalefold.raw.chains import STRUCTURE_SUFFIXES, is_chain_key
+from scalefold.raw.chain_key import is_chain_key
 from scalefold.raw.compressed import read_text_pieces
+from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
 from scalefold.shards.schema import INDEX_FILE
 
 logger = logging.getLogger(__name__)
@@ -48,8 +49,8 @@ _EXPECTED = (
 
 
 @dataclass(frozen=True)
-class Source:
-    """A file or folder that says something of chains."""
+class SourcePath:
+    """A file or folder with facts about chains."""
 
     path: Path
     kind: Kind
@@ -60,19 +61,19 @@ class Source:
         return self.kind in _OF_ALIGNMENTS
 
 
-def recognise(path: Path) -> Source:
-    """Find out what a file or folder is, by what it holds.
+def recognise(path: Path) -> SourcePath:
+    """Find out the kind of a file or folder by its content.
 
     Raises
     ------
     InputError
-        It is not there, or nothing that chains are listed from.
+        It does not exist, or has no known kind.
     """
     if path.is_dir():
-        return Source(path, _kind_of_folder(path))
+        return SourcePath(path, _kind_of_folder(path))
     if path.name.endswith(STRUCTURE_SUFFIXES):
-        return Source(path, "structures")
-    return Source(path, _kind_of_file(path))
+        return SourcePath(path, "structures")
+    return SourcePath(path, _kind_of_file(path))
 
 
 def _kind_of_folder(path: Path) -> Kind:
@@ -105,10 +106,10 @@ def _kind_of_file(path: Path) -> Kind:
 
 
 def read_sources(paths: Sequence[Path], jobs: int) -> Candidates:
-    """Read everything that is known of the chains.
+    """Read all facts about the chains.
 
-    Chains with alignments may be listed if a source says which these are, otherwise those of the
-    first source. The other sources say more of them. Chains of obsolete entries are left out.
+    If a source has chains with alignments, only these may be listed, otherwise the chains of the
+    first source. Other sources add facts. Chains of obsolete entries are left out.
 
     Raises
     ------
@@ -135,7 +136,7 @@ def read_sources(paths: Sequence[Path], jobs: int) -> Candidates:
     return candidates
 
 
-def _read(source: Source, jobs: int, notes: Notes) -> Iterator[Candidate]:
+def _read(source: SourcePath, jobs: int, notes: SkippedEntries) -> Iterator[Candidate]:
     path = source.path
     match source.kind:
         case "OpenProteinSet":

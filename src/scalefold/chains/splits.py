@@ -1,4 +1,4 @@
-"""Which chains are for training and which for validation, and what keeps the others out."""
+"""Which chains are for training and which for validation, and why others are left out."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ RELATIVE: Final = "relatives of a validation chain"
 
 @dataclass(frozen=True)
 class Rules:
-    """How chains are chosen. A filter passes what it cannot judge, since the fact is unknown.
+    """How chains are chosen. A filter lets a chain pass if the fact that it needs is unknown.
 
     Parameters
     ----------
     max_resolution
-        Å; those of the same and worse resolution are left out, those without one are not.
+        Å; chains of this resolution or worse are left out, chains without one are not.
     max_one_residue
         Largest share of one residue type in a sequence (AlphaFold2, Suppl. sec. 1.2.5).
     min_length, max_length
@@ -40,11 +40,11 @@ class Rules:
     num_validation
         Validation chains, each of another cluster; ``None``: a tenth of the clusters, 200 at most.
     validation
-        These chains are for validation, whatever the filters say of them.
+        These chains are for validation, without filters.
     max_validation_length
-        Of those.
+        Longest of these chains.
     keep_relatives
-        Train on chains of the validation chains' clusters, too.
+        Train on chains of the validation chains' clusters as well.
     templates
         Whether `add_templates` is to follow.
     """
@@ -85,8 +85,8 @@ class Choice:
 def choose(candidates: Iterable[Candidate], rules: Rules) -> Choice:
     """Choose the chains to list.
 
-    The choice among clusters is by a hash of their names: the same again, and little changed where
-    chains are added.
+    Clusters are chosen by a hash of their names, so the choice is the same again, and changes
+    little if chains are added.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def choose(candidates: Iterable[Candidate], rules: Rules) -> Choice:
 
 
 def add_templates(choice: Choice, chains: Mapping[str, Candidate]) -> None:
-    """List all other chains as templates, but those that are newer than every sample."""
+    """List all other chains as templates, except those that are newer than every sample."""
     dates = [chains[key].release_date for key in choice.splits]
     newest = max((date for date in dates if date is not None), default=None)
     for key, chain in chains.items():
@@ -140,7 +140,7 @@ def add_templates(choice: Choice, chains: Mapping[str, Candidate]) -> None:
 
 
 def _thin_out(chains: list[Candidate], number: int, choice: Choice) -> None:
-    """Keep a random part of the clusters for training: of not more chains, at least one cluster."""
+    """Keep random clusters for training, with no more chains than ``number``, but at least one."""
     groups: dict[str, list[str]] = defaultdict(list)
     for chain in chains:
         if choice.splits.get(chain.chain_key) == "train":
@@ -161,7 +161,7 @@ def _random(name: str) -> int:
 
 
 def _filtered(chain: Candidate, rules: Rules) -> str | None:
-    """Return the filter that takes a chain, ``None`` if all let it pass."""
+    """Return the filter that removes a chain, ``None`` if all let it pass."""
     if rules.needs_cluster and chain.cluster is None:
         return "no sequence cluster"
     if None not in (rules.max_resolution, chain.resolution) and (
@@ -222,7 +222,7 @@ def _representatives(
     """Return one chain of each cluster that is held out: of best resolution, then first by key."""
     groups: dict[str, list[Candidate]] = defaultdict(list)
     trained = set() if rules.train_until is None else _marks_of(early)
-    # Of a chain without a cluster nobody knows the relatives, unless there are no clusters at all.
+    # A chain without a cluster has unknown relatives, unless no chain has a cluster.
     has_clusters = any(chain.cluster is not None for chain in (*early, *late))
     for chain in early if rules.train_until is None else late:
         is_known = chain.cluster is not None or not has_clusters
@@ -244,7 +244,7 @@ def _marks_of(chains: Iterable[Candidate]) -> set[str]:
 
 
 def check_clusters(candidates: Iterable[Candidate], max_without: float) -> None:
-    """Refuse clusters that match too few of the chains, as after a join by the wrong names.
+    """Refuse clusters that match too few of the chains: they may be joined by wrong names.
 
     Raises
     ------
@@ -264,7 +264,7 @@ def check_clusters(candidates: Iterable[Candidate], max_without: float) -> None:
 
 
 def check_choice(chains: Mapping[str, Candidate], choice: Choice, rules: Rules) -> int:
-    """Refuse a list that a training could be misled by; returns the number of relatives in it.
+    """Refuse a list that would mislead a training; return the number of relatives in it.
 
     Raises
     ------

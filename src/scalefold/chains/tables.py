@@ -1,4 +1,4 @@
-"""Files that say something of many chains: sequences, OpenFold's caches, MLPerf's table."""
+"""Files with facts about many chains: sequences, OpenFold's caches, MLPerf's table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from scalefold.chains.candidates import Candidate, date_of, resolution_of
 from scalefold.errors import InputError
-from scalefold.raw.chains import short_form
+from scalefold.raw.chain_key import short_form
 from scalefold.raw.compressed import read_lines
 from scalefold.raw.json_items import json_items
 from scalefold.raw.own_structures import MAX_RESIDUES
@@ -18,7 +18,7 @@ MLPERF_COLUMNS: Final = ("pdb_chain_id", "release_date", "resolution", "pdb_clus
 
 
 def read_sequences(path: Path) -> Iterator[Candidate]:
-    """Read FASTA: ``pdb_seqres.txt``, whose polymers other than proteins are left out."""
+    """Read FASTA; polymers of ``pdb_seqres.txt`` that are not proteins are left out."""
     header, parts, length = "", list[str](), 0
     for line in read_lines(path):
         if line.startswith(">"):
@@ -48,7 +48,7 @@ def read_json(path: Path) -> Iterator[Candidate]:
     Raises
     ------
     InputError
-        It is no JSON object of objects.
+        The file is not a JSON object of objects.
     """
     for name, value in json_items(path):
         if "chain_ids" in value or "seqs" in value:
@@ -64,7 +64,7 @@ def read_json(path: Path) -> Iterator[Candidate]:
 
 
 def _of_entry(name: str, value: dict[str, Any]) -> Iterator[Candidate]:
-    """Give the chains of an entry of ``mmcif_cache.json``."""
+    """Yield the chains of an entry of ``mmcif_cache.json``."""
     date = date_of(str(value.get("release_date")))
     resolution = resolution_of(value.get("resolution"))
     chains, sequences = value.get("chain_ids"), value.get("seqs")

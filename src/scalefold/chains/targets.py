@@ -9,7 +9,7 @@ from typing import Final
 
 from scalefold.chains.candidates import Candidate
 from scalefold.errors import InputError
-from scalefold.raw.chains import is_chain_key
+from scalefold.raw.chain_key import is_chain_key
 from scalefold.raw.compressed import read_lines
 
 _CAMEO: Final = re.compile(r"\b([0-9a-z]{4}) \[([A-Za-z0-9]+)\]")

@@ -29,6 +29,7 @@ from scalefold.cli import (
     data,
     distil,
     doctor,
+    evaluate,
     finetune,
     mlperf_log,
     monitor,
@@ -36,8 +37,9 @@ from scalefold.cli import (
     predict,
     profile,
     relax,
+    report,
     search,
-    training,
+    train,
     weights,
 )
 from scalefold.cli.logs import log_to_stderr
@@ -147,7 +149,7 @@ app = typer.Typer(
 
 
 def _shape_help(group: typer.Typer) -> None:
-    """Give commands their docstrings as help without line breaks, of which Typer keeps most.
+    """Use docstrings as help, without line breaks, most of which Typer would keep.
 
     Flags have no type beside them.
     """
@@ -172,10 +174,7 @@ def main(
     version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            callback=_print_version,
-            is_eager=True,
-            help="Print the version and exit.",
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
@@ -188,7 +187,9 @@ for module in (
     data,
     convert,
     search,
-    training,
+    train,
+    evaluate,
+    report,
     finetune,
     plan,
     monitor,

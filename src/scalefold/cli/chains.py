@@ -104,8 +104,7 @@ def chains(
         int | None, typer.Option(metavar="RESIDUES", min=1, help="Leave out longer chains.")
     ] = None,
     max_without_cluster: Annotated[
-        float,
-        typer.Option(metavar="SHARE", help="Share of the chains that may have no cluster."),
+        float, typer.Option(metavar="SHARE", help="Share of the chains that may have no cluster.")
     ] = 0.01,
     templates: Annotated[
         bool, typer.Option("--templates", help="List all other chains of the sources as templates.")

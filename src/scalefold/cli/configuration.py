@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,11 +20,11 @@ from scalefold.cli.options import (
 
 if TYPE_CHECKING:
     from scalefold.config import Config
+    from scalefold.config.search import SearchConfig
+    from scalefold.raw.chains import ChainRow
 
 app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="Show, check and describe configurations.",
+    no_args_is_help=True, rich_markup_mode="rich", help="Show, check and describe configurations."
 )
 
 
@@ -62,14 +63,9 @@ def check(
 
     With predict.weights, these, the sequences, and what a search needs must exist.
     """
-    from scalefold.config import check_image, check_initial_weights, load_stages, run_key
-    from scalefold.io.atomic import check_writable
+    from scalefold.config import load_stages, run_key
     from scalefold.launcher import check_layout, training_processes
     from scalefold.plan.run_summary import run_summary
-    from scalefold.raw.chain_files import can_be_evaluated, check_files, check_mirrors
-    from scalefold.raw.chains import check_trainable, leaking_clusters, read_chains
-    from scalefold.raw.split_list import with_splits
-    from scalefold.search.steps import check_step
 
     stages = load_stages(config, parse_overrides(set_ or []))
     loaded = next(iter(stages.values()))
@@ -81,57 +77,97 @@ def check(
     if loaded.predict.weights:
         _check_prediction(loaded)
         return
-    chains = with_splits(read_chains(loaded.data.chains), loaded.data)
-    check_trainable(chains, loaded.data.splits or loaded.data.chains)
-    if leaking := leaking_clusters(chains):
-        typer.echo(
-            f"warning: {loaded.data.chains}: {len(leaking):,} clusters have chains of both train "
-            f"and validation, {leaking[0]} for one, so validation scores are too good. Give each "
-            "cluster one split, as scalefold chains does",
-            err=True,
-        )
-    _check_sequences(loaded)
-    if loaded.distillation.fasta is not None:
-        check_there(loaded.distillation.fasta, "FASTA file")
-    for path in (path for one in stages.values() for path in one.report.against):
-        check_there(path, "evaluation, which report.against names")
-    for one in stages.values():
-        if one.report.beside is not None:
-            check_there(one.report.beside, "report of a run, which report.beside names")
-    if loaded.search is None:
-        check_files(chains, loaded.data)
-    else:
-        check_files(chains, loaded.data, "structures")
-        check_mirrors(loaded.data, "alignments")  # what they do not have is searched
-        for step in loaded.search.steps:
-            check_step(step)
-    only: Literal["structures"] | None = None if loaded.search is None else "structures"
-    splits = loaded.evaluation.splits
-    if not can_be_evaluated(chains, loaded.data, splits, only):
-        typer.echo(
-            f"warning: {loaded.data.chains}: no chain of {' or '.join(splits)} has its files, so "
-            "no checkpoint can be evaluated, and the workflow ends without a report. Bring the "
-            "files of such a chain, list others, or set evaluation.splits",
-            err=True,
-        )
-    check_writable(loaded.results / loaded.run_name, "results")
-    check_image(loaded)
-    check_initial_weights(loaded)
-    if loaded.training.initial_weights is not None:
-        from scalefold.checkpoint.initial_weights import read_initial_weights
-
-        read_initial_weights(loaded)
-    for one in stages.values():
-        if one.training.trainable is not None:
-            from scalefold.optim.trainable import trained_names
-            from scalefold.weights.matching import model_shapes
-
-            trained_names(model_shapes(one.model), one.training.trainable)
+    chains = _checked_chains(loaded)
+    _check_named_files(stages.values())
+    _check_raw_files(loaded, chains)
+    _check_machine(loaded)
+    _check_weights(stages.values())
     for name, one in stages.items():
         about = f"stage {name}" if name else f"run {one.run_name}"
         typer.echo(f"valid: {about}, preset {one.preset}, key {run_key(one)}")
     for line in run_summary(stages, chains):
         typer.echo(line)
+
+
+def _checked_chains(config: Config) -> list[ChainRow]:
+    """Read the list of chains; warn of clusters in both splits."""
+    from scalefold.raw.chains import check_trainable, leaking_clusters, read_chains, with_splits
+
+    chains = with_splits(read_chains(config.data.chains), config.data)
+    check_trainable(chains, config.data.splits or config.data.chains)
+    if leaking := leaking_clusters(chains):
+        typer.echo(
+            f"warning: {config.data.chains}: {len(leaking):,} clusters have chains of both train "
+            f"and validation, {leaking[0]} for one, so validation scores are too good. Give each "
+            "cluster one split, as scalefold chains does",
+            err=True,
+        )
+    return chains
+
+
+def _check_named_files(stages: Collection[Config]) -> None:
+    """Check that files exist which the configuration names for other steps than training."""
+    first = next(iter(stages))
+    _check_sequences(first)
+    if first.distillation.fasta is not None:
+        check_there(first.distillation.fasta, "FASTA file")
+    for path in (path for one in stages for path in one.report.against):
+        check_there(path, "evaluation, which report.against names")
+    for one in stages:
+        if one.report.beside is not None:
+            check_there(one.report.beside, "report of a run, which report.beside names")
+
+
+def _check_raw_files(config: Config, chains: Sequence[ChainRow]) -> None:
+    """Check that mirrors have the chains' files, or that they can be searched."""
+    from scalefold.fetch.on_mirrors import can_be_evaluated, check_files, check_mirrors
+
+    only: Literal["structures"] | None = None if config.search is None else "structures"
+    check_files(chains, config.data, only)
+    if config.search is not None:
+        check_mirrors(config.data, "alignments")  # what they do not have is searched
+        _check_search(config.search)
+    splits = config.evaluation.splits
+    if not can_be_evaluated(chains, config.data, splits, only):
+        typer.echo(
+            f"warning: {config.data.chains}: no chain of {' or '.join(splits)} has its files, so "
+            "no checkpoint can be evaluated, and the workflow ends without a report. Bring the "
+            "files of such a chain, list others, or set evaluation.splits",
+            err=True,
+        )
+
+
+def _check_search(search: SearchConfig) -> None:
+    from scalefold.search.steps import check_step
+
+    for step in search.steps:
+        check_step(step)
+
+
+def _check_machine(config: Config) -> None:
+    from scalefold.config import check_image
+    from scalefold.io.atomic import check_writable
+
+    check_writable(config.results / config.run_name, "results")
+    check_image(config)
+
+
+def _check_weights(stages: Collection[Config]) -> None:
+    """Check that initial weights fit the model, and that it has the modules to train."""
+    from scalefold.config import check_initial_weights
+
+    first = next(iter(stages))
+    check_initial_weights(first)
+    if first.training.initial_weights is not None:
+        from scalefold.checkpoint.initial_weights import read_initial_weights
+
+        read_initial_weights(first)
+    for one in stages:
+        if one.training.trainable is not None:
+            from scalefold.optim.trainable import trained_names
+            from scalefold.weights.matching import model_shapes
+
+            trained_names(model_shapes(one.model), one.training.trainable)
 
 
 def _check_sequences(config: Config) -> None:
@@ -145,18 +181,12 @@ def _check_sequences(config: Config) -> None:
 
 def _check_prediction(config: Config) -> None:
     """Check a run that only predicts."""
-    from scalefold.config import check_image
-    from scalefold.io.atomic import check_writable
-    from scalefold.search.steps import check_step
-
     _check_sequences(config)
     for path in config.predict.weights:
         check_there(path, "weights, which predict.weights names")
     if config.predict.searches and config.search is not None:
-        for step in config.search.steps:
-            check_step(step)
-    check_writable(config.results / config.run_name, "results")
-    check_image(config)
+        _check_search(config.search)
+    _check_machine(config)
     typer.echo(f"valid: run {config.run_name} predicts, with given weights, and trains nothing")
 
 

@@ -12,8 +12,8 @@ from scalefold.cli.options import ConfigFiles, Overrides, check_there, read_conf
 from scalefold.errors import InputError, counted, listed
 
 if TYPE_CHECKING:
-    from scalefold.raw.chains import Rejected
-    from scalefold.raw.fetch_plan import FetchPlan
+    from scalefold.fetch.plan import FetchPlan
+    from scalefold.raw.rejected import Rejected
 
 Bucket = Annotated[
     int | None,
@@ -54,11 +54,12 @@ def fetch(
     It can be interrupted and started again. rejected.tsv lists the chains that have no structure or
     no alignment, with the reason. With --only and --bucket it is rejected-<only>-<bucket>.tsv.
     """
-    from scalefold.raw import fetch as raw_fetch
-    from scalefold.raw.chain_files import check_files
+    from scalefold.fetch.on_mirrors import check_files
+    from scalefold.fetch.plan import plan_fetch
+    from scalefold.fetch.run import fetch as fetch_files
+    from scalefold.fetch.shared_alignments import SharedAlignments
+    from scalefold.fetch.summary import NO_ALIGNMENT
     from scalefold.raw.chains import read_chains
-    from scalefold.raw.fetch_plan import plan_fetch
-    from scalefold.raw.shared_alignments import SharedAlignments
     from scalefold.shards.bucket_count import with_bucket_count
     from scalefold.shards.buckets import bucket_chains
 
@@ -81,7 +82,7 @@ def fetch(
         _say_plan(plan, out)
         plan.check(out)
         return
-    summary = raw_fetch.fetch(chains, loaded.data, out, only=only, bucket=bucket, shared=shared)
+    summary = fetch_files(chains, loaded.data, out, only=only, bucket=bucket, shared=shared)
     typer.echo(
         f"{out}: {len(summary.complete):,} of {len(chains):,} chains complete, "
         f"{summary.num_files:,} of {summary.num_asked:,} files, {summary.num_bytes / 1e6:,.1f} MB"
@@ -94,7 +95,7 @@ def fetch(
         )
     for name, keys in summary.absent.items():
         _say_absent(name, len(keys), summary.num_searched)
-    unaligned = [r for r in summary.rejected if r.reason.startswith(raw_fetch.NO_ALIGNMENT)]
+    unaligned = [r for r in summary.rejected if r.reason.startswith(NO_ALIGNMENT)]
     _say_rejected([r for r in summary.rejected if r not in unaligned])
     if unaligned:
         typer.echo(
@@ -228,8 +229,8 @@ def inspect(
     """
     from rich.console import Console
 
-    from scalefold.raw.chains import STRUCTURE_SUFFIXES
     from scalefold.raw.entry_table import describe_entry
+    from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
     from scalefold.shards import inspect as inspection
 
     check_there(path, "shard folder, shard file or structure")
@@ -245,9 +246,7 @@ def inspect(
 @app.command(
     rich_help_panel="Data", epilog="Example: [cyan]scalefold verify results/demo/shards[/]"
 )
-def verify(
-    shards: Annotated[Path, typer.Argument(help="Shard folder.")],
-) -> None:
+def verify(shards: Annotated[Path, typer.Argument(help="Shard folder.")]) -> None:
     """Check every hash of a shard folder, and that its files agree with each other.
 
     Exit code 2 if anything is wrong.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from scalefold.cli.options import check_there
-from scalefold.cli.training import Key, RunFolder, RunShards
+from scalefold.cli.report import Key, RunFolder, RunShards
 
 app = typer.Typer()
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from scalefold.cli.options import check_there
-from scalefold.cli.training import Beside, Key, RunFolder, RunShards
+from scalefold.cli.report import Beside, Key, RunFolder, RunShards
 
 app = typer.Typer()
 

@@ -90,8 +90,7 @@ def checked_file(path: Path | None) -> Path | None:
 
 
 JsonFile = Annotated[
-    Path,
-    typer.Option("--out", "-o", metavar="FILE", callback=checked_file, help="JSON to write."),
+    Path, typer.Option("--out", "-o", metavar="FILE", callback=checked_file, help="JSON to write.")
 ]
 Device = Annotated[
     str,
@@ -115,7 +114,7 @@ def read_config(files: list[Path], overrides: list[str] | None) -> Config:
 
 
 def read_stage(files: list[Path], overrides: list[str] | None, stage: str | None) -> Config:
-    """Load the configuration of one training, of those that the files describe.
+    """Load the configuration of one of the trainings that the files describe.
 
     Raises
     ------

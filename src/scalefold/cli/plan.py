@@ -42,8 +42,7 @@ def plan(
     ] = None,
     kind: Annotated[str, typer.Option(help="GPU to plan for: part of its name.")] = "h200",
     preset: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Preset to train with. Default: mlperf."),
+        str | None, typer.Option(metavar="NAME", help="Preset to train with. Default: mlperf.")
     ] = None,
     config: Annotated[
         list[Path] | None,

@@ -137,19 +137,7 @@ def predict(
     The same command goes on where it was interrupted. A sequence that cannot be predicted is named
     in a line of its own and in predictions.tsv, the rest goes on, and the exit code is 2.
     """
-    if (fasta is None) == (shards is None):
-        raise InputError("give either a FASTA file, or --shards with chains that were packed")
-    if fasta is not None and (alignments is None) != query_alone:
-        raise InputError(
-            "say where the alignments of the sequences are (--alignments FOLDER), or that there "
-            "are none (--query-alone)"
-        )
-    if fasta is None and (alignments or query_alone):
-        raise InputError("--shards have alignments: leave out --alignments and --query-alone")
-    if fasta is not None and chain:
-        raise InputError("--chain only goes with --shards")
-    if fasta is None and part:
-        raise InputError("--part only goes with a FASTA file")
+    _check_source(fasta, shards, alignments, query_alone, chain, part)
     if preset and config:
         raise InputError("give either --preset NAME or --config FILE (-c), not both")
     for path, what in (
@@ -211,6 +199,30 @@ def predict(
     typer.echo(f"{out / SUMMARY_FILE}: {done} of {len(outcomes)} predicted{before}")
     if (failed and part is None) or bad_weights:
         raise typer.Exit(EXIT_INPUT_ERROR)
+
+
+def _check_source(
+    fasta: Path | None,
+    shards: Path | None,
+    alignments: Path | None,
+    query_alone: bool,
+    chain: list[str] | None,
+    part: str | None,
+) -> None:
+    """Refuse options that do not go with the source of the chains."""
+    if (fasta is None) == (shards is None):
+        raise InputError("give either a FASTA file, or --shards with chains that were packed")
+    if fasta is not None and (alignments is None) != query_alone:
+        raise InputError(
+            "say where the alignments of the sequences are (--alignments FOLDER), or that there "
+            "are none (--query-alone)"
+        )
+    if fasta is None and (alignments or query_alone):
+        raise InputError("--shards have alignments: leave out --alignments and --query-alone")
+    if fasta is not None and chain:
+        raise InputError("--chain only goes with --shards")
+    if fasta is None and part:
+        raise InputError("--part only goes with a FASTA file")
 
 
 def _overrides(set_: list[str] | None, recycling: int | None) -> dict[str, Any]:

@@ -50,10 +50,4 @@ def profile(
     from scalefold.cli.logs import log_to_stderr
 
     with given_or_full(shards, checked.features) as folder:
-        profile_step(
-            checked,
-            folder,
-            out,
-            device=measured_device(device),
-            console=log_to_stderr(),
-        )
+        profile_step(checked, folder, out, device=measured_device(device), console=log_to_stderr())

@@ -13,7 +13,7 @@ from scalefold.cli.options import ConfigFiles, Overrides, ShardFolder, parse_par
 from scalefold.errors import InputError, counted
 
 if TYPE_CHECKING:
-    from scalefold.raw.chains import Rejected
+    from scalefold.raw.rejected import Rejected
 
 _EXIT_TERMINATED = 143
 
@@ -45,8 +45,8 @@ def search(
     rejected-search.tsv lists the sequences without a result, with the reason; the exit code is 2 if
     there are any.
     """
-    from scalefold.raw.chains import Rejected
     from scalefold.raw.fasta import part_of, read_fasta
+    from scalefold.raw.rejected import Rejected
     from scalefold.search import search as searching
 
     signal.signal(signal.SIGTERM, _end)
@@ -98,8 +98,7 @@ def unaligned(
 )
 def build_db(
     source: Annotated[
-        Path,
-        typer.Argument(help="Folder of alignments (.a3m, .sto), raw folder, or shard folder."),
+        Path, typer.Argument(help="Folder of alignments (.a3m, .sto), raw folder, or shard folder.")
     ],
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="PREFIX", help="Path and name of the database.")

@@ -32,7 +32,7 @@ def check_one_node(place: Place | None) -> None:
 
 @contextlib.contextmanager
 def leading(device: str) -> Iterator[SharedPredictors | None]:
-    """Yield what makes predictors, on the first process; on the others None, when all is done.
+    """Yield a maker of predictors on the first process; on the others None, after all work.
 
     Parameters
     ----------

@@ -19,8 +19,7 @@ app = typer.Typer(
     help="Import and export weights: OpenFold, AlphaFold, MLPerf. Fetch AlphaFold's.",
 )
 Preset = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Preset of the model, such as model_1_ptm."),
+    str | None, typer.Option(metavar="NAME", help="Preset of the model, such as model_1_ptm.")
 ]
 ModelFiles = Annotated[
     list[Path] | None,
@@ -34,8 +33,7 @@ ModelFiles = Annotated[
 def fetch(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where to.")],
     mirror: Annotated[
-        str | None,
-        typer.Option(metavar="ROOT", help="Folder or address that has the archive."),
+        str | None, typer.Option(metavar="ROOT", help="Folder or address that has the archive.")
     ] = None,
 ) -> None:
     """Fetch AlphaFold's published parameters, 5.3 GB, which are under CC BY 4.0.
@@ -47,7 +45,7 @@ def fetch(
     It can be interrupted and started again. `scalefold predict`, `evaluate` and `finetune` take the
     files as they are.
     """
-    from scalefold.raw.alphafold_parameters import LICENCE, RECORD, ROOT, fetch_parameters
+    from scalefold.fetch.alphafold_parameters import LICENCE, RECORD, ROOT, fetch_parameters
 
     files = fetch_parameters(out, mirror or ROOT)
     typer.echo(f"{out}: {len(files)} files, AlphaFold's parameters, {LICENCE}")

@@ -16,7 +16,7 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.predict.outputs import RECORD_FILE
 from scalefold.predict.run import COLUMNS, SUMMARY_FILE
-from scalefold.raw.chains import read_table
+from scalefold.raw.table import read_table
 
 Fate = Literal["kept", "not predicted", "length", "known", "confidence", "alignment", "structure"]
 """What became of a candidate; all but the first are why it is not kept."""
@@ -32,7 +32,7 @@ TABLE_COLUMNS: Final = (
 )
 
 
-class Candidate(NamedTuple):
+class PredictionRow(NamedTuple):
     """A line of a table of predictions.
 
     Attributes
@@ -50,7 +50,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction:
+class BestModel:
     """The best model of a sequence; N residues.
 
     Attributes
@@ -106,7 +106,7 @@ class Verdict:
         return [self.name, self.fate, *shown, self.reason]
 
 
-def read_candidates(folders: Sequence[Path]) -> list[Candidate]:
+def read_candidates(folders: Sequence[Path]) -> list[PredictionRow]:
     """Read the tables of predictions of all folders, sorted by name.
 
     Raises
@@ -114,7 +114,7 @@ def read_candidates(folders: Sequence[Path]) -> list[Candidate]:
     InputError
         A folder has no table, or two have a prediction of one name.
     """
-    found: dict[str, Candidate] = {}
+    found: dict[str, PredictionRow] = {}
     for folder in folders:
         for _, fields in read_table(folder / SUMMARY_FILE, COLUMNS):
             line = dict(zip(COLUMNS, fields, strict=True))
@@ -124,11 +124,11 @@ def read_candidates(folders: Sequence[Path]) -> list[Candidate]:
                     f"{folder} and {found[name].folder} have a prediction of {name} each: rename "
                     "one of the sequences, or leave one of the folders out"
                 )
-            found[name] = Candidate(folder, name, problem)
+            found[name] = PredictionRow(folder, name, problem)
     return [found[name] for name in sorted(found)]
 
 
-def read_prediction(candidate: Candidate) -> Prediction:
+def read_prediction(candidate: PredictionRow) -> BestModel:
     """Read the record of a candidate that was predicted.
 
     Raises
@@ -144,7 +144,7 @@ def read_prediction(candidate: Candidate) -> Prediction:
         sequence = str(record["sequence"])
         if plddt.shape != (len(sequence),):
             raise ValueError(f"{len(sequence)} residues, pLDDT of shape {plddt.shape}")
-        return Prediction(sequence, folder / str(best["files"]["model_cif"]), plddt)
+        return BestModel(sequence, folder / str(best["files"]["model_cif"]), plddt)
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise InputError(
             f"{folder / RECORD_FILE}: is no record of a prediction ({error}). Delete {folder} and "
@@ -152,13 +152,13 @@ def read_prediction(candidate: Candidate) -> Prediction:
         ) from None
 
 
-def judge(name: str, prediction: Prediction, *, known: bool, config: Config) -> Verdict:
+def judge(name: str, prediction: BestModel, *, known: bool, config: Config) -> Verdict:
     """Judge a prediction by its sequence and its confidence.
 
     Parameters
     ----------
     name : str
-    prediction : Prediction
+    prediction : BestModel
     known : bool
         There is an experimental structure of the same sequence.
     config : Config

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from scalefold.config.schema import Config
-from scalefold.distil.candidates import Candidate, Prediction, Verdict, judge, read_prediction
+from scalefold.distil.candidates import BestModel, PredictionRow, Verdict, judge, read_prediction
 from scalefold.errors import InputError
 from scalefold.predict.targets import fasta_targets
 from scalefold.raw.fasta import FastaRecord
@@ -50,7 +50,7 @@ class Bucket:
 
 
 def pack_bucket(
-    numbered: tuple[int, Sequence[Candidate]],
+    numbered: tuple[int, Sequence[PredictionRow]],
     config: Config,
     alignments: Path | None,
     shards: Path,
@@ -60,7 +60,7 @@ def pack_bucket(
 
     Parameters
     ----------
-    numbered : (int, sequence of Candidate)
+    numbered : (int, sequence of PredictionRow)
         The bucket's number, and what is in it.
     config : Config
         ``distillation``, ``features.distilled`` and ``shards`` are used.
@@ -111,7 +111,7 @@ def _known(shards: Path) -> frozenset[bytes]:
 
 
 def _made(
-    candidate: Candidate, config: Config, alignments: Path | None, known: frozenset[bytes]
+    candidate: PredictionRow, config: Config, alignments: Path | None, known: frozenset[bytes]
 ) -> tuple[Verdict, ChainRecord | None, MsaRecord | None]:
     """What becomes of a candidate, and its rows if it is kept."""
     verdict = Verdict(candidate.name)
@@ -140,7 +140,7 @@ def _made(
     return verdict, chain, msa
 
 
-def _chain(name: str, prediction: Prediction) -> ChainRecord:
+def _chain(name: str, prediction: BestModel) -> ChainRecord:
     """Read the structure.
 
     Raises

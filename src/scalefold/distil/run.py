@@ -23,7 +23,7 @@ from scalefold.distil.pack import Bucket, pack_bucket
 from scalefold.errors import InputError
 from scalefold.io.atomic import atomic_file, make_folder
 from scalefold.progress import LiveLine
-from scalefold.raw.chains import table_text
+from scalefold.raw.table import table_text
 from scalefold.shards.manifest import QUERY_ALONE, Manifest
 from scalefold.shards.pack import in_processes
 from scalefold.shards.schema import INDEX_FILE, MANIFEST_FILE, SCHEMA_VERSION, SCHEMAS, bucket_file

@@ -24,7 +24,7 @@ from scalefold.config.schema import Config
 from scalefold.engine.activation_checkpointing import ActivationCheckpointing, training_model
 from scalefold.engine.precision import narrow_model
 from scalefold.features.contract import ALL_FEATURES, Features
-from scalefold.features.shares import padded_sizes
+from scalefold.features.padding import padded_sizes
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly

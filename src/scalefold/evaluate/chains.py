@@ -37,7 +37,7 @@ _MOST_PENDING: Final = 16
 """Predictions that wait to be scored: bounds the memory they take."""
 
 Fate = Literal["scored", "skipped", "failed"]
-Chain = tuple[str, str, int]
+ChainToScore = tuple[str, str, int]
 """Key, split, length."""
 Results = dict[str, list[dict[str, Any]]]
 Scored = tuple[dict[str, Any], Backbones]
@@ -65,7 +65,7 @@ class _SetAside:
 def evaluate_chains(
     predict: Callable[[Sequence[Features]], Prediction],
     reader: ShardReader,
-    chains: Sequence[Chain],
+    chains: Sequence[ChainToScore],
     config: Config,
     device: torch.device,
     structures: Path | None,
@@ -137,22 +137,18 @@ def evaluate_chains(
 
 
 def _make_features(
-    reader: ShardReader, config: Config, device: torch.device, chain: Chain
+    reader: ShardReader, config: Config, device: torch.device, chain: ChainToScore
 ) -> _Made | _SetAside:
     """Features of all passes of a chain, ready on the device, or why it is skipped."""
     settings, (chain_key, _, length) = config.evaluation, chain
     if length > settings.max_length:
         return _SetAside(
-            "skipped",
-            f"{length} residues, more than evaluation.max_length ({settings.max_length})",
+            "skipped", f"{length} residues, more than evaluation.max_length ({settings.max_length})"
         )
     sample = reader.sample(chain_key)
     check_observed(sample.chain)
     date = sample.chain.release_date
-    facts = {
-        "alignment_rows": sample.msa.num_seq_full,
-        "release_date": date and date.isoformat(),
-    }
+    facts = {"alignment_rows": sample.msa.num_seq_full, "release_date": date and date.isoformat()}
     features = ready_features(Query.of(sample), config, device)
     return _Made(features, true_structure(sample.chain), facts)
 

@@ -28,9 +28,9 @@ from scalefold.shards.manifest import data_hash
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 120.0
-"""A training without a sign of life for this time has failed. A retry begins sooner."""
+"""A training without a sign of life for so long has failed. A retry begins sooner."""
 _SECONDS_TO_RETRY: Final = 5.0
-"""In which the workflow starts a training again that has failed on this machine."""
+"""The workflow starts a training that has failed on this machine again within this time."""
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 
 
@@ -52,11 +52,11 @@ def follow(
 ) -> list[int]:
     """Evaluate every checkpoint of a training that has no evaluation yet, until the training ends.
 
-    It has ended when its last step, or its target, is reached, when its evaluations have not risen
-    for ``evaluation.patience`` of them, when the workflow has marked it as failed and does not
-    start it again, or when nothing has been written under its lock for ``patience_seconds``. All
-    checkpoints published until then are evaluated. One that cannot be evaluated is logged and left
-    out.
+    The training has ended when it has reached its last step or its target; when the last
+    ``evaluation.patience`` evaluations have gained nothing; when the workflow has marked it as
+    failed and does not start it again; or when nothing has been written under its lock for
+    ``patience_seconds``. All checkpoints published until then are evaluated. A checkpoint that
+    cannot be evaluated is logged and left out.
 
     Parameters
     ----------
@@ -71,9 +71,9 @@ def follow(
         As for `evaluate_weights`.
     patience_seconds : float
     turn : tuple of int
-        Number of this process, from 0, and of all that follow the training: they take turns.
+        Number of this process, from 0, and number of all processes that follow: they take turns.
     left : callable
-        Whether it is known that the training makes no further checkpoint.
+        Whether the training is known to make no further checkpoint.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def follow(
             sign, seen = now, time.monotonic()
         _, has_failed = now
         patience = min(_SECONDS_TO_RETRY, patience_seconds) if has_failed else patience_seconds
-        # Asked before the checkpoints are listed: if it has ended, its last one is among them.
+        # Asked before the checkpoints are listed, so that the last one is among them.
         ended = left() or checkpoints.training_ended()
         todo = [step for step in checkpoints.waiting() if step not in failed]
         if todo:
@@ -123,7 +123,7 @@ def follow(
 
 
 class _Checkpoints:
-    """What a training has published, and what of it is evaluated."""
+    """The checkpoints that a training has published, and those that are evaluated."""
 
     def __init__(
         self, config: Config, training: Path, shards: Path, out: Path, turn: tuple[int, int]
@@ -148,7 +148,7 @@ class _Checkpoints:
         return read_end(self._training, self._config.evaluation, self._data) is not None
 
     def _published(self) -> list[int]:
-        """Steps of the checkpoints; none if one goes, or is replaced, just now."""
+        """Steps of the checkpoints; none if one is being deleted or replaced."""
         try:
             return steps_made_from(self._training, self._data, self._start)
         except FileNotFoundError:

@@ -48,7 +48,7 @@ def evaluate_inside(
 ) -> None:
     """Evaluate this process's share of a training's checkpoints, until all of it is done.
 
-    The training does not depend on it: an error is logged, and the training goes on.
+    An error is logged, and the training goes on.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def evaluate_inside(
         As for `follow`.
     device : torch.device
     stop : Event
-        When set, the evaluation under way is given up.
+        When set, the running evaluation is given up.
     number : int
         Of this process among ``evaluation.ranks``.
     left : callable

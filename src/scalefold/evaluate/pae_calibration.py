@@ -17,10 +17,6 @@ NUM_BINS: Final = 8
 def pae_bins(structure: Backbones) -> list[list[float]] | None:
     """Pairs of sampled residues by their predicted error.
 
-    Parameters
-    ----------
-    structure : Backbones
-
     Returns
     -------
     list of [count, sum of predicted errors, sum of true errors], or None

@@ -23,7 +23,7 @@ def mean_by_split(
 ) -> dict[str, dict[str, float | None]]:
     """Mean of each metric over the chains of a split; each chain counts the same.
 
-    Chains without a value are left out of that metric's mean; None where no chain has one.
+    Chains without a value are left out of that metric's mean. It is None if no chain has one.
     """
     means: dict[str, dict[str, float | None]] = {}
     for split in splits:

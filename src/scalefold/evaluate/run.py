@@ -1,9 +1,9 @@
 """Evaluate weights: predict every chain of some splits and compare with the truth.
 
-The result is a function of the weights, the shards and the configuration: random decisions
-depend on ``evaluation.seed`` and the chain's key, chains come in the index's order, and nothing
-that varies from run to run (times, host names) is written. So an evaluation may run at any time,
-beside training or after it, and may be interrupted and started again.
+The result is a function of the weights, the shards and the configuration. Random numbers depend on
+``evaluation.seed`` and the chain's key, chains come in the index's order, and nothing that varies
+from run to run (times, host names) is written. So an evaluation may run at any time, during
+training or after it, and may be interrupted and started again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scalefold.checkpoint.provenance import device_name, source_commit
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
-from scalefold.evaluate.chains import Chain, Results, evaluate_chains, structure_path
+from scalefold.evaluate.chains import ChainToScore, Results, evaluate_chains, structure_path
 from scalefold.evaluate.patience import stalled
 from scalefold.evaluate.results import (
     mean_by_split,
@@ -33,11 +33,11 @@ from scalefold.evaluate.results import (
 )
 from scalefold.evaluate.unreported import forget_unreported, keep_unreported, read_unreported
 from scalefold.io.atomic import check_writable
+from scalefold.io.case_collisions import check_case_collisions
 from scalefold.predict.loaded_weights import LoadedWeights, read_weights
 from scalefold.predict.predictor import choose_precision
 from scalefold.predict.shared_chain import SharedPredictors
 from scalefold.progress import LiveLine
-from scalefold.raw.case_collisions import check_case_collisions
 from scalefold.shards.manifest import data_hash
 from scalefold.shards.packed_settings import warn_of_other_settings
 from scalefold.shards.reader import ShardReader
@@ -231,7 +231,7 @@ def _checked_splits(splits: Sequence[str]) -> list[str]:
     return [split for split in _EVALUATED_SPLITS if split in splits]
 
 
-def _chains(reader: ShardReader, splits: Sequence[str], shards: Path) -> list[Chain]:
+def _chains(reader: ShardReader, splits: Sequence[str], shards: Path) -> list[ChainToScore]:
     """Key, split and length of the experimental chains, by split and key."""
     index = reader.index.filter(pc.equal(reader.index["origin"], "experimental"))
     columns = index.select(["chain_key", "split", "length"]).to_pydict()
@@ -243,4 +243,4 @@ def _chains(reader: ShardReader, splits: Sequence[str], shards: Path) -> list[Ch
             f"{shards}: no chain in the splits {', '.join(splits)}; there are {found}. Set "
             "evaluation.splits, or pack chains of these splits"
         )
-    return cast(list[Chain], chains)
+    return cast(list[ChainToScore], chains)

@@ -1,8 +1,8 @@
 """The few chains of an evaluation whose structures are kept for the report.
 
-Of each split the best, the median and the worst chain by lDDT-C-alpha. Chains with less than half
-of their residues observed are chosen only if there are no others. The evaluation's file holds
-their backbones as float32 in base64: about 40 kB for 300 residues, predicted and true together.
+For each split, these are the best, the median and the worst chain by lDDT-C-alpha. Chains with less
+than half of their residues observed are chosen only if there are no others. The evaluation's file
+holds their backbones as float32 in base64: about 40 kB for 300 residues, predicted and true.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Backbones(NamedTuple):
     distance : Tensor, shape (M, M)
         True distance of the C-beta atoms of sampled residues, Å; NaN where not observed.
     maps : PairMaps or None
-        What the heads say of the pairs.
+        Predictions for pairs of residues.
     """
 
     sequence: str

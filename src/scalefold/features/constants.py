@@ -15,12 +15,12 @@ _COPIES: Final[dict[tuple[int, torch.device], Tensor]] = {}
 def on_device(table: NDArray[np.generic], device: torch.device) -> Tensor:
     """A module's table as a tensor; not to be changed.
 
-    A copy from the host in the middle of other work would make the host wait for all of it.
+    It is copied once, since each copy from the host would make the host wait for other work.
 
     Parameters
     ----------
     table : ndarray
-        A constant of a module: it must live as long as the process.
+        A constant of a module, which lives as long as the process.
     device : torch.device
     """
     tensor: Any = torch.from_numpy(table)

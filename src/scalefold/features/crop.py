@@ -1,20 +1,27 @@
-"""Residue crop and padding, by the dimensions that the feature contract states."""
+"""The residues that a training sample is cropped to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
-from torch.nn import functional
 
-from scalefold.errors import InputError
-from scalefold.features.alignment import Window
-from scalefold.features.contract import ALL_FEATURES, Features
 from scalefold.features.random import integers_below
 
 
-def choose_window(
+class Crop(NamedTuple):
+    """Residues ``start`` to ``start + size`` of a chain."""
+
+    start: int
+    size: int
+
+    @property
+    def stop(self) -> int:
+        """One past the last residue."""
+        return self.start + self.size
+
+
+def random_crop(
     length: int,
     crop_size: int,
     *,
@@ -22,8 +29,8 @@ def choose_window(
     clamped: bool,
     shift: float,
     start: float,
-) -> Window:
-    """Choose the residues that a training sample is cropped to (Suppl. sec. 1.2.8).
+) -> Crop:
+    """Crop a chain at random (Suppl. sec. 1.2.8).
 
     Parameters
     ----------
@@ -41,35 +48,7 @@ def choose_window(
     last_start = length - size
     if draw == "alphafold" and not clamped:
         last_start -= _integer(shift, last_start + 1)
-    return Window(_integer(start, last_start + 1), size)
-
-
-def pad(features: Features, sizes: Mapping[str, int]) -> Features:
-    """Pad unbatched features with zeros to the sizes of the named dimensions.
-
-    Parameters
-    ----------
-    features : dict
-    sizes : mapping of dimension letter to size
-
-    Raises
-    ------
-    InputError
-        If a tensor is larger than the size to pad to.
-    """
-    padded = {}
-    for name, tensor in features.items():
-        widths: list[int] = []
-        for dim, size in zip(ALL_FEATURES[name].dims[1:], tensor.shape):
-            target = sizes[dim] if isinstance(dim, str) else size
-            if size > target:
-                raise InputError(
-                    f"feature {name!r} has {size} along dimension {dim}, more than the {target} to "
-                    "pad to"
-                )
-            widths[:0] = (0, target - size)
-        padded[name] = functional.pad(tensor, widths) if any(widths) else tensor
-    return padded
+    return Crop(_integer(start, last_start + 1), size)
 
 
 def _integer(unit: float, bound: int) -> int:

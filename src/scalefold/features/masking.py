@@ -17,11 +17,11 @@ _NUM_KNOWN = GAP + 1
 def replacement_bounds(
     profile: NDArray[np.float32], config: MaskedMsaConfig
 ) -> NDArray[np.float32]:
-    """Cumulative probabilities of a masked position's new symbol, but for "the same symbol".
+    """Cumulative probabilities of a masked position's new symbol, without "the same symbol".
 
     A new symbol is a uniform amino acid, one of the column's profile, the same as before, or else
-    the MASK. What all rows have in common is summed here, once, so that every device compares
-    draws with the same numbers.
+    the MASK. The part that all rows share is summed here, once, so that every device compares
+    random numbers with the same bounds.
 
     Parameters
     ----------
@@ -64,12 +64,12 @@ def mask_msa(
     masked : Tensor, shape (S, N), uint8
         0-22.
     chosen : Tensor, shape (S, N), bool
-        Positions chosen for masking, also where the symbol happens to stay the same.
+        Positions chosen for masking, also if the symbol stays the same.
     """
     chosen = mask_position < config.replace_fraction
-    # The drawn symbol is the number of symbols whose cumulative probability is not above the draw;
-    # from the old symbol on, that probability has the one of "the same" in it. Of 22 bounds, so
-    # that rounding of the sum cannot lead past the MASK; a class of probability 0 is never drawn.
+    # The new symbol is the number of bounds that are not above the random number. From the old
+    # symbol on, the bounds include the probability of "the same". There are 22 bounds, so rounding
+    # of the sum cannot lead past the MASK. A symbol of probability 0 never comes.
     draw = mask_symbol[..., None]
     below = (draw >= bounds).sum(-1).minimum(symbols)
     above = (draw >= bounds + config.same).sum(-1) - symbols

@@ -1,8 +1,8 @@
 """Clusters of an alignment's rows around sampled centres (Suppl. sec. 1.2.7).
 
-All rows that are not centres belong to the centre they agree with at most positions. Agreement is
-counted over the *full* length and on the *masked* centres; agreeing gaps and masks do not count;
-ties go to the first centre.
+Each row that is not a centre belongs to the centre that it agrees with at most positions. Agreement
+is counted over the *full* length and on the *masked* centres. Gaps and masks do not count. Ties go
+to the first centre.
 
 Legend: R rows, P passes, S centres, N residues, W residues of a window.
 """
@@ -18,7 +18,7 @@ from scalefold.chem.residues import GAP, MASK
 NUM_SYMBOLS = MASK + 1
 
 _ONE_HOT_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
-"""Memory of one block of one-hot rows, by device: caches of a CPU, launches of a GPU."""
+"""Memory of one block of one-hot rows: a CPU's cache, or enough for few launches on a GPU."""
 
 
 def nearest_centres(rows: Tensor, centres: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def nearest_centres(rows: Tensor, centres: Tensor) -> Tensor:
     Tensor, shape (P, R), int64
     """
     num_passes, num_centres, num_res = centres.shape
-    # Gaps, which do not count, make the width a multiple of 8: CUDA's integer GEMM asks for that.
+    # Gaps do not count. They make the width a multiple of 8, as CUDA's integer GEMM needs.
     filling = (0, -num_res % 8)
     rows = functional.pad(rows, filling, value=GAP)
     encoded_centres = _one_hot(functional.pad(centres.flatten(0, 1), filling, value=GAP))
@@ -75,7 +75,7 @@ def symbol_counts(symbols: Tensor, group: Tensor, num_groups: int) -> Tensor:
 def count_each(values: Tensor, num_values: int) -> Tensor:
     """How often each of 0 to ``num_values - 1`` occurs: (K,) int64 -> (num_values,) int64.
 
-    As `torch.bincount`, which makes a GPU's host wait to see the largest value.
+    `torch.bincount` would make a GPU's host wait for the largest value.
     """
     counts = values.new_zeros(num_values)
     return counts.scatter_add_(0, values, counts.new_ones(1).expand(len(values)))
@@ -122,12 +122,12 @@ def _one_hot(rows: Tensor) -> Tensor:
 def _count_common(first: Tensor, second: Tensor) -> Tensor:
     """Exact dot products of 0/1 vectors: (K, C) int8, (M, C) int8 -> (K, M).
 
-    An integer GEMM where there is one, else float32 (exact below 2^24). Half precision would round
-    counts above 256.
+    This is an integer GEMM if there is one, else float32 (exact below 2^24). Half precision would
+    round counts above 256.
     """
     if first.is_cuda or torch.backends.mkldnn.is_available():
-        # Private, since torch has no public GEMM of 8-bit integers with 32-bit sums. CUDA asks for
-        # more than 16 rows in the first matrix, a multiple of 8 in the second.
+        # torch has no public GEMM of 8-bit integers with 32-bit sums. CUDA needs more than 16 rows
+        # in the first matrix, and a multiple of 8 in the second.
         num_first, num_second = len(first), len(second)
         first = functional.pad(first, (0, 0, 0, max(17 - num_first, 0)))
         second = functional.pad(second, (0, 0, 0, -num_second % 8))

@@ -1,4 +1,4 @@
-"""Which rows of an alignment are used: block deletion, cluster centres, extra rows.
+"""Which rows of an alignment are used: block deletion, cluster centres and extra rows.
 
 Suppl. Alg. 1 and sec. 1.2.6, 1.2.7. Row 0, the query, is always the first cluster centre.
 """
@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scalefold.features.draws import MsaDraws
+from scalefold.features.sample_random import MsaRandom
 
 
-class RowChoice(NamedTuple):
+class MsaRows(NamedTuple):
     """Rows of one pass.
 
     Attributes
@@ -21,8 +21,8 @@ class RowChoice(NamedTuple):
     centres : ndarray, shape (min(max_clusters, kept rows),), int64
         Cluster centres, the query first.
     others : ndarray, int64
-        All other rows that block deletion left, in random order: they are clustered, and the first
-        of them are the extra rows.
+        All other rows that block deletion leaves, in random order. They are clustered; the first of
+        them are the extra rows.
     """
 
     centres: NDArray[np.int64]
@@ -55,28 +55,28 @@ def kept_rows(num_rows: int, starts: NDArray[np.int64], fraction: float) -> NDAr
     return kept
 
 
-def choose_rows(
+def select_rows(
     num_rows: int,
-    draws: MsaDraws,
+    random: MsaRandom,
     max_clusters: int,
     block_fraction: float,
     max_rows: int | None = None,
-) -> RowChoice:
-    """Choose cluster centres at random; all other rows remain to be clustered.
+) -> MsaRows:
+    """Select cluster centres at random; all other rows are clustered.
 
     Parameters
     ----------
     num_rows : int
-    draws : MsaDraws
+    random : MsaRandom
     max_clusters : int
     block_fraction : float
-        Size of a deleted block (``draws.deletion_starts`` says whether there is any).
+        Size of a deleted block (``random.deletion_starts`` says whether there is any).
     max_rows : int, optional
-        Of the rows that block deletion leaves, this many are drawn, the query included.
+        Rows to use of those that block deletion leaves, the query included.
     """
-    kept = kept_rows(num_rows, draws.deletion_starts, block_fraction)
-    order = draws.row_order[kept[draws.row_order]]
+    kept = kept_rows(num_rows, random.deletion_starts, block_fraction)
+    order = random.row_order[kept[random.row_order]]
     if max_rows is not None:
-        order = order[: max_rows - 1]  # in random order: a uniform draw
+        order = order[: max_rows - 1]  # they are in random order
     centres = np.concatenate([np.zeros(1, np.int64), order[: max_clusters - 1]])
-    return RowChoice(centres, order[max_clusters - 1 :])
+    return MsaRows(centres, order[max_clusters - 1 :])

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.features.choices import Choices, prediction_choices, training_choices
+from scalefold.features.atoms import atom_layout
 from scalefold.features.contract import INPUT_FEATURES, Features
-from scalefold.features.crop import pad
-from scalefold.features.inputs import FeatureInputs, feature_inputs
-from scalefold.features.msa import msa_features
+from scalefold.features.msa_features import msa_features
+from scalefold.features.padding import pad
 from scalefold.features.query import Query
-from scalefold.features.sequence import sequence_features
-from scalefold.features.targets import target_features, target_inputs
+from scalefold.features.raw_features import RawFeatures, raw_features
+from scalefold.features.selection import Selection, prediction_selection, training_selection
+from scalefold.features.targets import raw_targets, target_features
 from scalefold.features.template_features import template_features
 from scalefold.shards.records import Sample
 
@@ -36,7 +38,7 @@ def training_features(
     seed : int
         Seed of the run.
     draw : int
-        Index of the draw in the run; with the seed it fixes all random decisions.
+        Index of the draw in the run. It fixes all random numbers together with the seed.
     passes : sequence of int
         Recycling passes to make. A pass does not depend on which others are made.
     device : torch.device or str
@@ -52,9 +54,8 @@ def training_features(
     InputError
         If the sample cannot be used; names the chain.
     """
-    return make_features(
-        sample, training_choices(sample, config, seed, draw, passes), config, device
-    )
+    selection = training_selection(sample, config, seed, draw, passes)
+    return selected_features(sample, selection, config, device)
 
 
 def prediction_features(
@@ -66,9 +67,9 @@ def prediction_features(
 ) -> list[Features]:
     """Make the features of a whole chain, as AlphaFold2 does at inference.
 
-    No crop, no block deletion, the best templates in order; BERT masking stays on, redrawn in each
-    pass. Decisions depend on the seed and the query's name alone. MSA rows and template slots are
-    padded, residues are not.
+    There is no crop and no block deletion, and the best templates are taken in order. BERT masking
+    stays on, with other random numbers in each pass; they depend on the seed and the query's name
+    alone. MSA rows and template slots are padded, residues are not.
 
     Parameters
     ----------
@@ -82,80 +83,91 @@ def prediction_features(
     Returns
     -------
     list of dict
-        For each pass what the model reads, with B = 1. Targets are not among it.
+        For each pass what the model reads, with B = 1, without targets.
 
     Raises
     ------
     InputError
         If the query cannot be used; names the chain.
     """
-    inputs = feature_inputs(query, prediction_choices(query, config, seed, num_passes), config)
-    return features_of(inputs.to(torch.device(device)), config, num_passes)
+    raw = raw_features(query, prediction_selection(query, config, seed, num_passes), config)
+    return features_of(raw.to(torch.device(device)), config, num_passes)
 
 
-def make_features(
-    sample: Sample, choices: Choices, config: FeaturesConfig, device: torch.device | str = "cpu"
+def selected_features(
+    sample: Sample, selection: Selection, config: FeaturesConfig, device: torch.device | str = "cpu"
 ) -> list[Features]:
-    """Carry out the choices: no randomness here. See :func:`training_features`."""
-    inputs = training_inputs(sample, choices, config)
-    return features_of(inputs.to(torch.device(device)), config, len(inputs.passes))
+    """Make the features of a given selection. See :func:`training_features`."""
+    raw = raw_training_features(sample, selection, config)
+    return features_of(raw.to(torch.device(device)), config, len(raw.passes))
 
 
-def training_inputs(sample: Sample, choices: Choices, config: FeaturesConfig) -> FeatureInputs:
+def raw_training_features(
+    sample: Sample, selection: Selection, config: FeaturesConfig
+) -> RawFeatures:
     """Collect what features and targets are made from.
 
     Raises
     ------
     InputError
-        If the chain has no observed atom; see also `feature_inputs`.
+        If the chain has no observed atom; see also `raw_features`.
     """
-    targets = target_inputs(sample.chain, choices, config.distilled.min_plddt)
-    return feature_inputs(Query.of(sample), choices, config)._replace(targets=targets)
+    targets = raw_targets(sample.chain, selection, config.distilled.min_plddt)
+    return raw_features(Query.of(sample), selection, config)._replace(targets=targets)
 
 
-def features_of(inputs: FeatureInputs, config: FeaturesConfig, num_passes: int) -> list[Features]:
-    """Make the features of the first passes, on the device that the inputs are on.
+def features_of(raw: RawFeatures, config: FeaturesConfig, num_passes: int) -> list[Features]:
+    """Make the features of the first passes, on the device of the raw features.
 
     On a GPU, all work is queued on the current stream and nothing waits for it.
 
     Parameters
     ----------
-    inputs : FeatureInputs
+    raw : RawFeatures
     config : FeaturesConfig
     num_passes : int
-        Passes that will be used, at most those of the inputs.
+        Passes that will be used, at most those of ``raw``.
 
     Returns
     -------
     list of dict
         As :func:`training_features`; without targets, as :func:`prediction_features`.
     """
-    passes = inputs.passes[:num_passes]
+    passes = raw.passes[:num_passes]
     sizes = {
-        "N": inputs.padded_length,
+        "N": raw.padded_length,
         "S": config.max_msa_clusters,
         "E": config.max_extra_msa,
         "T": config.max_templates,
     }
-    aatype, residues = inputs.aatype.long(), inputs.residues.long()
-    shared = {
-        **sequence_features(aatype, residues),
-        **template_features(inputs.templates),
-    }
-    per_pass = msa_features(inputs.alignment.unpack(), inputs.bounds, passes, residues, config)
-    if inputs.targets is not None:
-        shared |= target_features(aatype, inputs.targets)
+    aatype, residues = raw.aatype.long(), raw.residues.long()
+    shared = {**_sequence_features(aatype, residues), **template_features(raw.templates)}
+    per_pass = msa_features(raw.msa.unpack(), raw.bounds, passes, residues, config)
+    if raw.targets is not None:
+        shared |= target_features(aatype, raw.targets)
     else:
         per_pass = [_read_by_the_model(features) for features in per_pass]
-    shared = _batched(pad(shared, sizes))
+    shared = pad(_batched(shared), sizes)
     return [
         {
             **shared,
-            **_batched(pad(features, sizes)),
-            "dropout_key": torch.full((1,), part.dropout_key, device=inputs.bounds.device),
+            **pad(_batched(features), sizes),
+            "dropout_key": torch.full((1,), part.dropout_key, device=raw.bounds.device),
         }
         for features, part in zip(per_pass, passes)
     ]
+
+
+def _sequence_features(aatype: Tensor, residues: Tensor) -> Features:
+    # the first channel marks domain breaks, which single chains do not have
+    target_feat = functional.pad(functional.one_hot(aatype, 21).float(), (1, 0))
+    return {
+        "aatype": aatype,
+        "residue_index": residues,
+        "seq_mask": torch.ones(len(residues), device=residues.device),
+        "target_feat": target_feat,
+        **atom_layout(aatype),
+    }
 
 
 def _read_by_the_model(features: Features) -> Features:

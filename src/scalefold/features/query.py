@@ -1,4 +1,4 @@
-"""The inputs to predict a chain from. Its own structure is not among them."""
+"""A chain to predict, without its own structure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Query:
     Attributes
     ----------
     name : str
-        Random decisions of a prediction depend on it.
+        The prediction's random numbers depend on it.
     aatype : ndarray, shape (N,), uint8
         0-19 amino acids, 20 unknown.
     msa : MsaRecord
@@ -27,7 +27,7 @@ class Query:
     templates : tuple of (TemplateHit, ChainRecord)
         By descending ``sum_probs``.
     release_date : date or None
-        Templates must be older. Where it is unknown none is used.
+        Templates must be older. If it is unknown, none is used.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Counter-based randomness: every draw is a pure function of a key, without any state.
+"""Counter-based random numbers: each is a pure function of a key, without any state.
 
 A key is a purpose and some integers (run seed, draw index, pass, ...). It is hashed to 128 bits
 that key a Philox generator (Salmon et al. 2011), whose raw 64-bit words are taken. Only raw words
-are used: NumPy guarantees their values from release to release, which it does not for its
-distributions. So any draw can be repeated alone, in any process and in any order.
+are used, since NumPy keeps their values from release to release, but not those of its
+distributions. So any number can be made again alone, in any process and in any order.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def integers_below(unit: NDArray[np.float64], bound: int) -> NDArray[np.int64]:
 def permutation(source: Words) -> NDArray[np.int64]:
     """Uniform permutation of ``range(len(source))``.
 
-    Places are sorted by their words, with the place itself in the lowest bits: plain numbers sort
-    several times faster than an index array, and no two are equal.
+    Places are sorted by their words, with the place itself in the lowest bits. No two are equal,
+    and plain numbers sort several times faster than an index array.
     """
     count = len(source)
     place_bits = np.uint64(max(count - 1, 1).bit_length())

@@ -11,12 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalefold.chem.rigid_groups import (
-    GROUP_ATOMS,
-    GROUP_IS_AMBIGUOUS,
-    GROUP_MASK,
-    NUM_GROUPS,
-)
+from scalefold.chem.rigid_groups import GROUP_ATOMS, GROUP_IS_AMBIGUOUS, GROUP_MASK, NUM_GROUPS
 from scalefold.features.constants import on_device, per_residue
 from scalefold.features.contract import Features
 from scalefold.geometry.rigid import Rigid
@@ -44,8 +39,8 @@ def rigid_group_targets(aatype: Tensor, positions: Tensor, mask: Tensor) -> Feat
     Returns
     -------
     dict
-        ``rigidgroups_*`` and ``backbone_rigid_*`` of the feature contract. Frames whose atoms are
-        not all observed are of no meaning; ``rigidgroups_gt_exists`` is 0 there.
+        ``rigidgroups_*`` and ``backbone_rigid_*`` of the feature contract. A frame has no meaning
+        if not all of its atoms are observed; then ``rigidgroups_gt_exists`` is 0.
     """
     atoms = per_residue(GROUP_ATOMS, aatype)
     ambiguous = per_residue(GROUP_IS_AMBIGUOUS, aatype)

@@ -1,4 +1,4 @@
-"""What is to be learnt of a chain: its structure, as the losses read it."""
+"""Targets: the structure of a chain, as the losses read it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from scalefold.errors import InputError
 from scalefold.features.atoms import atom14_targets, pseudo_beta
-from scalefold.features.choices import Choices
 from scalefold.features.contract import Features
 from scalefold.features.rigid_groups import rigid_group_targets
+from scalefold.features.selection import Selection
 from scalefold.features.torsions import torsion_angles
 from scalefold.shards.records import ChainRecord
 
 
-class TargetInputs(NamedTuple):
+class RawTargets(NamedTuple):
     """What targets are made from; M residues of the crop.
 
     Attributes
@@ -39,11 +39,11 @@ class TargetInputs(NamedTuple):
     clamped: bool
 
 
-def target_inputs(chain: ChainRecord, choices: Choices, min_plddt: float) -> TargetInputs:
+def raw_targets(chain: ChainRecord, selection: Selection, min_plddt: float) -> RawTargets:
     """Collect what targets are made from. Tensors share the chain's memory.
 
-    Of a predicted structure, atoms of residues below ``min_plddt`` count as not observed. Its
-    resolution is unknown, so the terms that need one leave it out: pLDDT, resolved and PAE.
+    In a predicted structure, atoms of residues below ``min_plddt`` count as not observed. Its
+    resolution is unknown, so loss terms that need one leave it out: pLDDT, resolved and PAE.
 
     Raises
     ------
@@ -51,16 +51,16 @@ def target_inputs(chain: ChainRecord, choices: Choices, min_plddt: float) -> Tar
         See `check_observed`.
     """
     check_observed(chain)
-    part = slice(choices.window.start, choices.window.stop)
+    part = slice(selection.crop.start, selection.crop.stop)
     mask = chain.atom_mask[part]
     if chain.confidence is not None:
         mask = mask & (chain.confidence[part, None] >= min_plddt)
-    return TargetInputs(
+    return RawTargets(
         positions=torch.from_numpy(chain.positions[part]),
         atom_mask=torch.from_numpy(mask),
         num_res=len(chain),
         resolution=float(chain.resolution or 0.0),
-        clamped=choices.clamped,
+        clamped=selection.clamped,
     )
 
 
@@ -73,20 +73,20 @@ def check_observed(chain: ChainRecord) -> None:
         )
 
 
-def target_features(aatype: Tensor, inputs: TargetInputs) -> Features:
+def target_features(aatype: Tensor, raw: RawTargets) -> Features:
     """Targets of the residues that are used, unbatched.
 
     Parameters
     ----------
     aatype : Tensor, shape (M,), int64
-    inputs : TargetInputs
+    raw : RawTargets
     """
     device = aatype.device
     return {
-        "resolution": _number(inputs.resolution, device),
-        "seq_length": torch.full((), inputs.num_res, device=device),
-        "use_clamped_fape": _number(inputs.clamped, device),
-        **structure_targets(aatype, inputs.positions, inputs.atom_mask.float()),
+        "resolution": _number(raw.resolution, device),
+        "seq_length": torch.full((), raw.num_res, device=device),
+        "use_clamped_fape": _number(raw.clamped, device),
+        **structure_targets(aatype, raw.positions, raw.atom_mask.float()),
     }
 
 

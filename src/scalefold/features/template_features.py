@@ -1,22 +1,69 @@
-"""Features of the templates (Suppl. sec. 1.2.8, Table 1)."""
+"""Features of the templates (Suppl. sec. 1.2.8, Table 1).
+
+Legend: T templates, M residues of the crop.
+"""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scalefold.chem.residues import GAP
 from scalefold.features.atoms import pseudo_beta
 from scalefold.features.contract import Features
-from scalefold.features.inputs import TemplateInputs
+from scalefold.features.templates import Template
 from scalefold.features.torsions import torsion_angles
 
 
-def template_features(templates: TemplateInputs) -> Features:
-    """Features of templates, unbatched and unpadded.
+class RawTemplates(NamedTuple):
+    """Residues and atoms of templates, aligned to the crop.
+
+    AlphaFold2 too measures the torsion angles of templates after the crop, so the first residue has
+    no omega and no phi.
+
+    Attributes
+    ----------
+    aatype : Tensor, shape (T, M), uint8
+        0-20; 21 where a template has no residue.
+    positions : Tensor, shape (T, M, 37, 3), float32
+        Å.
+    atom_mask : Tensor, shape (T, M, 37), bool
+    """
+
+    aatype: Tensor
+    positions: Tensor
+    atom_mask: Tensor
+
+
+def align_templates(templates: Sequence[Template], residues: NDArray[np.int32]) -> RawTemplates:
+    """Place the residues of templates at those of the query; a gap (21) is without atoms.
 
     Parameters
     ----------
-    templates : TemplateInputs
+    templates : sequence of (TemplateHit, ChainRecord)
+    residues : ndarray, shape (M,), int32
+        Residues of the query that are used, ascending.
     """
+    shape = len(templates), len(residues)
+    aatype = np.full(shape, GAP, np.uint8)
+    positions = np.zeros((*shape, 37, 3), np.float32)
+    mask = np.zeros((*shape, 37), np.bool_)
+    for slot, (hit, chain) in enumerate(templates):
+        inside = np.isin(hit.q_idx, residues)
+        place, taken = np.searchsorted(residues, hit.q_idx[inside]), hit.t_idx[inside]
+        aatype[slot, place] = chain.aatype[taken]
+        positions[slot, place] = chain.positions[taken]
+        mask[slot, place] = chain.atom_mask[taken]
+    return RawTemplates(*map(torch.from_numpy, (aatype, positions, mask)))
+
+
+def template_features(templates: RawTemplates) -> Features:
+    """Features of templates, unbatched and unpadded."""
     aatype, positions, mask = templates
     aatype, mask = aatype.long(), mask.float()
     beta, beta_mask = pseudo_beta(aatype, positions, mask)

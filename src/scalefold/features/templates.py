@@ -1,4 +1,4 @@
-"""Templates: which hits are used (Suppl. sec. 1.2.3).
+"""Which template hits are used (Suppl. sec. 1.2.3).
 
 The shards hold the hits that pass AlphaFold2's sequence filters. Dates and observed atoms are
 checked here.
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.features.draws import SampleDraws
 from scalefold.features.random import integers_below
+from scalefold.features.sample_random import SampleRandom
 from scalefold.shards.records import ChainRecord, TemplateHit
 
 Template = tuple[TemplateHit, ChainRecord]
@@ -31,11 +31,11 @@ def usable_templates(
     Parameters
     ----------
     templates : iterable of (TemplateHit, ChainRecord)
-        By descending ``sum_probs``. Structures of templates that are too new, or come after the
-        last one that is returned, are not looked at.
+        By descending ``sum_probs``. A structure is read only if it is old enough and comes
+        before the last one that is returned.
     query_date : date or None
-        Release date of the query. Where it is unknown no template can be shown to be old enough,
-        and none is used; the same goes for a template without a date.
+        Release date of the query. If it is unknown, no template is used. A template without a date
+        is not used either.
     margin_days : int
         A template must have been released at least this many days before the query.
     most : int
@@ -54,16 +54,16 @@ def usable_templates(
     return list(itertools.islice(usable, most))
 
 
-def draw_templates(
-    templates: Sequence[Template], draws: SampleDraws, config: FeaturesConfig
+def select_templates(
+    templates: Sequence[Template], random: SampleRandom, config: FeaturesConfig
 ) -> list[Template]:
-    """Choose the templates of a training sample.
+    """Select the templates of a training sample.
 
     Of the best ``n <= template_pool`` hits a random ``k`` are taken in random order;
     ``k = min(U{0..n}, max_templates)`` (alphafold), or ``U{0..min(n, max_templates)}`` (mlperf).
     """
     n = min(len(templates), config.template_pool)
     most = n if config.template_draw == "alphafold" else min(n, config.max_templates)
-    count = int(integers_below(np.asarray([draws.template_count]), most + 1)[0])
-    order = draws.template_order[draws.template_order < n]
+    count = int(integers_below(np.asarray([random.template_count]), most + 1)[0])
+    order = random.template_order[random.template_order < n]
     return [templates[rank] for rank in order[: min(count, config.max_templates)]]

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from scalefold.errors import InputError
 from scalefold.io.atomic import make_folder, write_bytes
-from scalefold.raw.alignments import source_order
-from scalefold.raw.chains import Rejected
+from scalefold.raw.alignment import source_order
+from scalefold.raw.rejected import Rejected
 
 QUERY: Final = "query"
 """Name of the alignments that hold the query alone."""

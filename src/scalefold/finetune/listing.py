@@ -13,7 +13,8 @@ from scalefold.chains.splits import RELATIVE, Rules
 from scalefold.errors import counted
 from scalefold.finetune.request import Request
 from scalefold.io.atomic import write_bytes
-from scalefold.raw.chains import Rejected, Split
+from scalefold.raw.chains import Split
+from scalefold.raw.rejected import Rejected
 
 RELATIVES: Final = "relatives"
 """Stage of chains that are left out so that a held-out chain has no relatives in training."""

@@ -17,7 +17,7 @@ from scalefold.finetune.structures import MIRROR_PATH, collect_structures
 from scalefold.finetune.weights import PRESET, read_given_weights
 from scalefold.io.atomic import check_writable
 from scalefold.optim.trainable import trained_names
-from scalefold.raw.chains import Rejected, read_rejected, write_rejected
+from scalefold.raw.rejected import Rejected, read_rejected, write_rejected
 from scalefold.weights.matching import model_shapes
 
 _OWN: Final = frozenset(

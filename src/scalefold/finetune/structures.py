@@ -15,10 +15,12 @@ from scalefold.chains.folders import read_all, structure_files
 from scalefold.errors import InputError
 from scalefold.io.atomic import make_folder, write_bytes
 from scalefold.progress import LiveLine
-from scalefold.raw.chains import STRUCTURE_SUFFIXES, Rejected, is_chain_key
+from scalefold.raw.chain_key import is_chain_key
 from scalefold.raw.compressed import read_bytes
 from scalefold.raw.mmcif import read_entry
 from scalefold.raw.own_structures import read_pdb
+from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
+from scalefold.raw.rejected import Rejected
 
 MIRROR_PATH: Final = "{entry}.cif.gz"
 """Where the mirror has an entry."""

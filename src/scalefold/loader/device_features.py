@@ -8,8 +8,8 @@ import torch
 
 from scalefold.config.schema import FeaturesConfig
 from scalefold.features.contract import Features
-from scalefold.features.inputs import FeatureInputs
 from scalefold.features.pipeline import features_of
+from scalefold.features.raw_features import RawFeatures
 from scalefold.loader.prepare import Prepared
 from scalefold.loader.tensor_block import TensorBlock
 
@@ -47,6 +47,6 @@ class DeviceFeatures:
 
     def _passes(self, block: TensorBlock, num_passes: int) -> list[Features]:
         prepared: Prepared = block.open(self._device)
-        if isinstance(prepared, FeatureInputs):
+        if isinstance(prepared, RawFeatures):
             return features_of(prepared, self._config, num_passes)
         return prepared[:num_passes]

@@ -7,10 +7,10 @@ from typing import NamedTuple, Protocol
 
 from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
-from scalefold.features.choices import training_choices
 from scalefold.features.contract import Features
-from scalefold.features.inputs import FeatureInputs
-from scalefold.features.pipeline import features_of, training_inputs
+from scalefold.features.pipeline import features_of, raw_training_features
+from scalefold.features.raw_features import RawFeatures
+from scalefold.features.selection import training_selection
 from scalefold.shards.records import Sample
 
 
@@ -25,7 +25,7 @@ class SampleReader(Protocol):
 
 
 class SampleTask(NamedTuple):
-    """A sample to prepare: the draw and the passes determine all its random choices."""
+    """A sample to prepare: the draw and the passes determine all its random numbers."""
 
     draw: int
     chain_key: str
@@ -40,7 +40,7 @@ class SampleError(RuntimeError):
     """A training sample could not be prepared; the message names the chain."""
 
 
-Prepared = FeatureInputs | list[Features]
+Prepared = RawFeatures | list[Features]
 """The inputs from which a step makes its features; on a CPU, the features."""
 
 
@@ -64,7 +64,7 @@ class Preparation:
     seed: int
     make_features: bool
 
-    def read(self, task: SampleTask) -> FeatureInputs:
+    def read(self, task: SampleTask) -> RawFeatures:
         """Read a sample and make all decisions about it: mostly waiting for storage.
 
         Raises
@@ -77,14 +77,14 @@ class Preparation:
         try:
             sample = self.reader.sample(task.chain_key)
             passes = range(task.num_passes)
-            choices = training_choices(sample, self.config, self.seed, task.draw, passes)
-            return training_inputs(sample, choices, self.config)
+            selection = training_selection(sample, self.config, self.seed, task.draw, passes)
+            return raw_training_features(sample, selection, self.config)
         except InputError as error:
             raise type(error)(f"{task}: {error}") from error
         except Exception as error:
             raise SampleError(f"{task}: {type(error).__name__}: {error}") from error
 
-    def make(self, task: SampleTask, inputs: FeatureInputs) -> Prepared:
+    def make(self, task: SampleTask, inputs: RawFeatures) -> Prepared:
         """Make the features, if they are to be made here: mostly computing."""
         if not self.make_features:
             return inputs

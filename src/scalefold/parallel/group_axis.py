@@ -101,7 +101,7 @@ class GroupAxis:
         if x.shape[dim] % self.size:
             raise ValueError(
                 f"dimension {dim} of {tuple(x.shape)} cannot be divided among {self.size} ranks: "
-                "pad the features to a multiple, see features.shares"
+                "pad the features to a multiple, see features.padding"
             )
         return x.shape[dim] // self.size
 

@@ -12,8 +12,8 @@ from rich.filesize import decimal
 from scalefold.config.schema import Config, ModelConfig
 from scalefold.config.stages import teachers
 from scalefold.errors import counted, first_few
+from scalefold.fetch.on_mirrors import lacking_files
 from scalefold.plan.calibration import SIZES, Calibration
-from scalefold.raw.chain_files import lacking_files
 from scalefold.raw.chains import ChainRow
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import filled_buckets

@@ -1,4 +1,4 @@
-"""What the next chain needs is made while the model works on this one."""
+"""The next chain's features are made while the model works on this one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ready_features(query: Query, config: Config, device: torch.device) -> list[F
     passes, seed = config.evaluation.recycling + 1, config.evaluation.seed
     if device.type != "cuda":
         return prediction_features(query, config.features, seed, passes, device)
-    # On a stream of its own, beside the model's work, and finished when it is handed over.
+    # On a stream of its own, beside the model's work; finished when it returns.
     stream = torch.cuda.Stream(device)
     with torch.cuda.stream(stream):
         features = prediction_features(query, config.features, seed, passes, device)

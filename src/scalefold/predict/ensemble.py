@@ -16,7 +16,7 @@ from scalefold.predict.predictor import Prediction, Predictor
 from scalefold.predict.shared_chain import LeadingPredictor, SharedPredictors
 
 Key = str
-"""Stands for settings: what has the same key is made once."""
+"""Identifies settings: things with the same key are made once."""
 
 
 class Ensemble:
@@ -32,7 +32,7 @@ class Ensemble:
     tolerance_angstrom : float
         As for `Predictor`.
     predictors : SharedPredictors, optional
-        Makes them for several processes.
+        Makes predictors for several processes.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class LoadedWeights:
 
     @property
     def step(self) -> int:
-        """Training steps made; 0 for a weight file, which no training here has made."""
+        """Training steps made; 0 for a weight file."""
         return 0 if self.checkpoint is None else self.checkpoint.step
 
 
@@ -46,7 +46,7 @@ def read_weights(path: Path, model: ModelConfig) -> LoadedWeights:
     Parameters
     ----------
     path : Path
-        A checkpoint folder, of which the averaged weights are taken, or a weight file: ScaleFold's,
+        A checkpoint folder, whose averaged weights are taken, or a weight file: ScaleFold's,
         OpenFold's, or AlphaFold's (``.npz``).
     model : ModelConfig
 

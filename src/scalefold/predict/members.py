@@ -1,4 +1,4 @@
-"""The sets of weights that predict, each with the configuration that goes with it."""
+"""The sets of weights that predict, each with its configuration."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Member:
 
 
 def says_model(path: Path) -> bool:
-    """Whether weights say which model they are of: a checkpoint's, or AlphaFold's by their name."""
+    """Whether weights state their model: a checkpoint does, AlphaFold's files do by their names."""
     checkpoint = path if path.is_dir() else path.parent
     named = path.suffix == ".npz" and _ALPHAFOLD.fullmatch(path.stem) is not None
     return path.is_dir() or (checkpoint / METADATA_FILE).is_file() or named
@@ -72,16 +72,16 @@ def read_members(
     paths : sequence of Path
         Checkpoint folders and weight files.
     given : Config or None
-        The configuration of weights that do not say theirs.
+        The configuration of weights that do not state theirs.
     overrides : mapping
-        Laid over each configuration that weights know themselves.
+        Override settings of each configuration that weights state.
     refuse : callable
-        Told the path of weights that cannot be used, and why; the others are read.
+        Called with the path of weights that cannot be used, and why; the others are read.
 
     Raises
     ------
     InputError
-        None can be used, or ``given`` is of no use as all say theirs.
+        None can be used, or all state their configuration and ``given`` is not used.
     """
     members = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""The files of a predicted target: a folder that is there whole or not at all."""
+"""The files of a predicted target: a folder that appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def write_target(
 ) -> dict[str, Any]:
     """Write a target's folder and return its record, see `read_record`.
 
-    Of each prediction there is ``rank_<number>_<weights>.cif`` (ModelCIF) and ``.pdb``, both with
-    the pLDDT as B-factors, and with a head for it the predicted aligned errors in AlphaFold DB's
-    form, ``.pae.json``.
+    Each prediction has ``rank_<number>_<weights>.cif`` (ModelCIF) and ``.pdb``, both with the pLDDT
+    as B-factors. If the model has the head, ``.pae.json`` has the predicted aligned errors in
+    AlphaFold DB's form.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def check_settings(out: Path, targets: Iterable[Target], now: Mapping[str, Any])
 
 
 def _settings(made_from: Mapping[str, Any]) -> dict[str, str]:
-    """What predictions of all targets have in common, as text by its name."""
+    """Settings that the predictions of all targets share, as texts by name."""
     values: dict[str, list[str]] = {
         "weights (sha256)": [digest[:12] for digest in made_from["weights"]],
         "early stop (Å)": [made_from["tolerance_angstrom"]],
@@ -143,7 +143,7 @@ def read_record(out: Path, target: Target, made_from: Mapping[str, Any]) -> dict
     Raises
     ------
     InputError
-        The folder is there, but of something else or damaged.
+        The folder exists, but is of another prediction or damaged.
     """
     folder = out / target.name
     if not os.path.lexists(folder):
@@ -190,8 +190,5 @@ def _write_model(folder: Path, name: str, aatype: Tensor, ranked: Ranked) -> dic
 def _pae_json(pae: Tensor) -> str:
     """Predicted aligned errors as AlphaFold DB has them: whole Å, one row for each residue i."""
     rounded = torch.round(pae).int().tolist()
-    entry = {
-        "predicted_aligned_error": rounded,
-        "max_predicted_aligned_error": _PAE_LIMIT_ANGSTROM,
-    }
+    entry = {"predicted_aligned_error": rounded, "max_predicted_aligned_error": _PAE_LIMIT_ANGSTROM}
     return json.dumps([entry], separators=(",", ":"))

@@ -17,7 +17,7 @@ MOST_SAMPLED: Final = 160
 
 
 class PairMaps(NamedTuple):
-    """What the heads say of pairs of sampled residues.
+    """Predictions for pairs of sampled residues.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ def sampled_residues(length: int) -> Tensor:
 
 
 def _expected_distance(logits: Tensor) -> Tensor:
-    """Mean over the bins' centres; the open bins have centres as if as wide as the others."""
+    """Mean over the centres of the bins; open bins count as being as wide as the others."""
     bins = logits.shape[-1]
     width = (LAST_BREAK_ANGSTROM - FIRST_BREAK_ANGSTROM) / (bins - 2)
     number = torch.arange(bins, dtype=logits.dtype, device=logits.device)

@@ -20,8 +20,8 @@ from scalefold.config.schema import Config
 from scalefold.engine.cuda_graphs import CapturedPasses
 from scalefold.engine.precision import Precision, narrow_model, set_matrix_products
 from scalefold.errors import InputError
-from scalefold.features.contract import Features
-from scalefold.features.shares import pad_to_degree
+from scalefold.features.contract import INPUT_FEATURES, Features
+from scalefold.features.padding import pad, pad_to_degree, without_empty_slots
 from scalefold.model import AlphaFold, Outputs, Previous, Templates
 from scalefold.model.assembly import Assembly
 from scalefold.model.confidence import expected_aligned_error, predicted_tm_score
@@ -30,7 +30,6 @@ from scalefold.ops import select_ops
 from scalefold.ops.chunked import chunked
 from scalefold.ops.in_place import in_place
 from scalefold.parallel import ALONE, SINGLE, Mesh, Ranks
-from scalefold.predict.inputs import padded_inputs, without_empty_slots
 from scalefold.predict.pair_maps import PairMaps, pair_maps
 from scalefold.weights import State
 
@@ -58,7 +57,7 @@ class Prediction(NamedTuple):
     position_mask : Tensor, shape (N, 37)
     plddt_logits : Tensor, shape (N, bins), float32
     num_passes : int
-        That were made.
+        Passes that were made.
     pae : Tensor or None, shape (N, N), float32
         Expected error of residue j when aligned on residue i, Å; None without the head.
     ptm : float or None
@@ -130,9 +129,10 @@ class Predictor:
         if padded > LONGEST_GRAPHED:
             passes = without_empty_slots(passes)
         rows = self._config.template.num_rows(passes[0]["template_aatype"].shape[1])
+        inputs = [{name: features[name] for name in INPUT_FEATURES} for features in passes]
         inputs = [
-            pad_to_degree(padded_inputs(features, padded), self._ranks.size, rows)
-            for features in passes
+            pad_to_degree(pad(features, {"N": padded}), self._ranks.size, rows)
+            for features in inputs
         ]
         padded = inputs[0]["aatype"].shape[1]
         movement = Movement(length, self._tolerance_angstrom)
@@ -185,12 +185,12 @@ class Movement:
     """Tells when recycling has settled, as ColabFold's early stop does.
 
     Distances between C-alpha atoms are compared with those of the pass before, as root mean square.
-    So it does not matter how the structure lies.
+    So rotation and translation do not matter.
 
     Parameters
     ----------
     length : int
-        Residues; those behind are padding.
+        Residues; the rest is padding.
     tolerance_angstrom : float
         Recycling has settled when the distances change by less.
     """
@@ -201,7 +201,7 @@ class Movement:
         self.num_passes = 0
 
     def __call__(self, positions: Tensor) -> bool:
-        """Take note of the positions (1, N, 37, 3) after a pass."""
+        """Note the positions (1, N, 37, 3) after a pass; return whether recycling has settled."""
         self.num_passes += 1
         atoms = positions[0, : self._length, CA]
         before, self._before = (

@@ -1,8 +1,8 @@
 """Predict many targets with one or several sets of weights.
 
-A prediction is a function of the sequence, its alignment, the weights and the settings: random
-decisions depend on ``evaluation.seed`` and the target's name. So a run may be interrupted, and the
-same call goes on with what is missing.
+A prediction is a function of the sequence, its alignment, the weights and the settings. Random
+numbers depend on ``evaluation.seed`` and the target's name. So a run may be interrupted, and the
+same call goes on with the missing targets.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from scalefold.checkpoint.provenance import made_with
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.io.atomic import make_folder, write_bytes
+from scalefold.io.case_collisions import check_case_collisions
 from scalefold.predict.ahead import made_ahead
 from scalefold.predict.ensemble import Ensemble, Key
 from scalefold.predict.members import Member
@@ -33,7 +34,6 @@ from scalefold.predict.ranking import rank
 from scalefold.predict.shared_chain import SharedPredictors
 from scalefold.predict.targets import Target
 from scalefold.progress import LiveLine
-from scalefold.raw.case_collisions import check_case_collisions
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ def predict_targets(
 
 @dataclass(frozen=True)
 class _Ready:
-    """What a prediction is made from, on the device."""
+    """The features of a prediction, on the device, and facts for its record."""
 
     made_from: dict[str, Any]
     aatype: Tensor
@@ -200,11 +200,7 @@ class _Work:
                 f"{target.length} residues, more than evaluation.max_length ({self._max_length}); "
                 "raise that (--set evaluation.max_length=…) if the device has the memory"
             )
-        made_from = {
-            "sequence": target.sequence,
-            "alignment": target.alignment(),
-            **self.settings,
-        }
+        made_from = {"sequence": target.sequence, "alignment": target.alignment(), **self.settings}
         record = read_record(self._out, target, made_from)
         if record is not None:
             return Outcome(target.name, target.length, "there", record=record)

@@ -1,7 +1,7 @@
 """Processes that share each chain they predict: the first leads, and the others follow it.
 
-The first reads, decides and writes, as one process alone does. The others wait for what it does
-with the model: they get the weights and features that it has, and compute their share.
+The first reads, decides and writes, as a single process does. When it uses the model, the others
+get its weights and features, and compute their share.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Predict:
 
 
 @dataclass(frozen=True)
-class _End:
+class _Finish:
     failed: bool
 
 
@@ -102,16 +102,16 @@ class SharedPredictors:
 
     @contextlib.contextmanager
     def led(self) -> Iterator[None]:
-        """Around all that the first process does: tells the others that it has ended, and how."""
+        """Tell the other processes when the first has ended, and how: a context around its work."""
         try:
             yield
         except BaseException:
-            self._mesh.dap.broadcast_on_host(_End(failed=True))
+            self._mesh.dap.broadcast_on_host(_Finish(failed=True))
             raise
-        self._mesh.dap.broadcast_on_host(_End(failed=False))
+        self._mesh.dap.broadcast_on_host(_Finish(failed=False))
 
     def follow(self) -> None:
-        """Do what the first process does, on the others, until it ends.
+        """Follow the first process, on the others, until it ends.
 
         Raises
         ------
@@ -120,7 +120,7 @@ class SharedPredictors:
         """
         ranks, device, made = self._mesh.dap, self.device, list[Predictor]()
         while True:
-            told: _Assemble | _Load | _Predict | _End = ranks.broadcast_on_host(None)
+            told: _Assemble | _Load | _Predict | _Finish = ranks.broadcast_on_host(None)
             match told:
                 case _Assemble(tree, tolerance):
                     config = make_config(tree, source="the first process")
@@ -130,7 +130,7 @@ class SharedPredictors:
                     made[number].load(_receive(ranks, device))
                 case _Predict(number, passes):
                     made[number]([_receive(ranks, device) for _ in range(passes)])
-                case _End(failed):
+                case _Finish(failed):
                     if failed:
                         raise ElsewhereError("the first process failed")
                     return

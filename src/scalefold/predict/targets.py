@@ -12,13 +12,8 @@ from scalefold.config.data import ShardsConfig
 from scalefold.errors import InputError
 from scalefold.features.query import Query
 from scalefold.io.atomic import file_sha256
-from scalefold.raw.alignments import (
-    ROW_SOURCES,
-    encode_sequence,
-    parse_a3m,
-    read_files,
-    source_order,
-)
+from scalefold.raw.a3m import encode_sequence, parse_a3m, read_files
+from scalefold.raw.alignment import ROW_SOURCES, source_order
 from scalefold.raw.fasta import FastaRecord
 from scalefold.shards.manifest import data_hash
 from scalefold.shards.reader import ShardReader
@@ -27,7 +22,7 @@ from scalefold.shards.records import MsaRecord
 QUERY_ALONE: Final = "query alone"
 
 _LAYOUTS: Final = ("{}/a3m", "{}", "pdb/{}/a3m")
-"""Where a folder may have a name's a3m files: as a search has, plainly, as OpenProteinSet has."""
+"""Where a folder may have a name's a3m files: as a search writes, directly, as OpenProteinSet."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ class Target:
     read : callable
         Returns its query; raises an InputError if its alignments cannot be used.
     alignment : callable
-        Identifies the alignment that `read` gives, without reading it as such.
+        Returns an identifier of that alignment without parsing it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A template hit as two aligned sequences: all that locating its template needs."""
+"""A template hit as two aligned sequences, from which its template can be located."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scalefold.raw.chains import entry_of
+from scalefold.raw.chain_key import entry_of
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -18,8 +18,8 @@ class AlignedHit:
     Parameters
     ----------
     chain_key
-        Entry in lower case, underscore, author chain; taken from the title's first word. Without an
-        entry where that word is no such name: no chain has this key.
+        Entry in lower case, underscore, author chain, from the title's first word. It has no entry
+        if that word is not such a name; then no chain has this key.
     probability
         Probability of a true relation, percent.
     sum_probs

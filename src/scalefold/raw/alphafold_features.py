@@ -1,8 +1,8 @@
 """The alignment in AlphaFold's ``features.pkl``, as a3m.
 
-A pickle may run any code when it is read, and even numpy's own functions can be led astray by a
-made-up data type. So this one is read without numpy: what makes an array is only noted, and arrays
-of whole numbers are made from the notes.
+A pickle can run any code when it is read, and a made-up data type can mislead even numpy's own
+functions. So this pickle is read without numpy: calls that make arrays are only recorded. Arrays of
+whole numbers are made from the records.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _MAKERS: Final = {
 }
 """What pickles of arrays call."""
 _PLACES: Final = {"PUT", "BINPUT", "LONG_BINPUT"}
-"""What gives a place to a part that is used again."""
+"""Opcodes that give a place to a part that is used again."""
 _WHOLE_NUMBERS: Final = re.compile(r"[iu][1248]")
 
 
 class _Maker:
-    """Stands for one of numpy's functions: notes its arguments."""
+    """Stands for one of numpy's functions: records its arguments."""
 
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __call__(self, *arguments: object) -> _Made:
-        return _Made(self.name, arguments)
+    def __call__(self, *arguments: object) -> _Call:
+        return _Call(self.name, arguments)
 
     def __setstate__(self, state: object) -> None:
         raise pickle.UnpicklingError("a function has no state")
 
 
-class _Made:
+class _Call:
     """Stands for an array or a data type: the call that makes it, and the state that it gets."""
 
     def __init__(self, maker: str, arguments: tuple[object, ...]) -> None:
@@ -62,11 +62,11 @@ class _Made:
         self.state = state
 
 
-class _Unpickler(pickle.Unpickler):
-    """Makes numbers, texts, lists and dictionaries, and notes of arrays."""
+class _ArrayUnpickler(pickle.Unpickler):
+    """Makes numbers, texts, lists and dictionaries, and records of arrays."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for one of numpy's; refuse anything else."""
+        """Return a stand-in for one of numpy's functions; refuse anything else."""
         module = module.replace("numpy.core.", "numpy._core.")  # before numpy 2
         if (module, name) not in _MAKERS:
             raise InputError(
@@ -113,7 +113,7 @@ def _read(path: Path) -> dict[str, Any]:
     content = read_bytes(path, MAX_BYTES)
     try:
         _check_places(content)
-        features = _Unpickler(io.BytesIO(content)).load()
+        features = _ArrayUnpickler(io.BytesIO(content)).load()
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except Exception as error:  # a damaged pickle raises whatever it meets
@@ -126,9 +126,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check_places(content: bytes) -> None:
-    """Refuse a place with a number that no pickler has given yet: all up to it would take memory.
+    """Refuse a place with a larger number than a pickler gives: all up to it would take memory.
 
-    Stated lengths are compared with what is there, too.
+    This also compares stated lengths with the content.
     """
     for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         if opcode.name in _PLACES and isinstance(argument, int) and argument > count:
@@ -138,9 +138,9 @@ def _check_places(content: bytes) -> None:
 def _matrix(features: dict[str, Any], name: str) -> NDArray[np.integer] | None:
     """Return a matrix of whole numbers; ``None`` for anything else."""
     match features.get(name):
-        case _Made(maker="_reconstruct", state=(_, shape, kind, is_fortran, content)):
+        case _Call(maker="_reconstruct", state=(_, shape, kind, is_fortran, content)):
             order: Literal["C", "F"] = "F" if is_fortran else "C"
-        case _Made(maker="_frombuffer", arguments=(content, kind, shape, "C" | "F" as order)):
+        case _Call(maker="_frombuffer", arguments=(content, kind, shape, "C" | "F" as order)):
             pass
         case _:
             return None
@@ -157,7 +157,7 @@ def _matrix(features: dict[str, Any], name: str) -> NDArray[np.integer] | None:
 
 def _dtype(kind: object) -> np.dtype[np.integer] | None:
     match kind:
-        case _Made(maker="dtype", arguments=(str(code), *_), state=(_, "<" | ">" | "|" as end, *_)):
+        case _Call(maker="dtype", arguments=(str(code), *_), state=(_, "<" | ">" | "|" as end, *_)):
             return np.dtype(end + code) if _WHOLE_NUMBERS.fullmatch(code) else None
         case _:
             return None

@@ -1,4 +1,4 @@
-"""Atom records of an mmCIF file, and their way into atom37 slots."""
+"""Atom records of an mmCIF file, and their atom37 slots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scalefold.chem.residues import ATOM37, ATOM37_INDEX
 from scalefold.errors import InputError
 
 ABSENT: Final = ("?", ".", "")
-"""How mmCIF writes that a value is not there."""
+"""What mmCIF writes for an absent value."""
 
 # Atom names may be written bare or in either kind of quotes.
 _SLOT: Final[dict[str, int]] = {
@@ -32,7 +32,7 @@ class AtomTable:
     rows_by_chain
         label_asym_id -> rows of its polymer atoms.
     auth_asym_id, residue_name, sequence_number, atom_name, occupancy
-        One text a row; ``occupancy`` is empty where the file has none.
+        One text a row; ``occupancy`` is empty if the file has none.
     xyz
         Three columns of coordinates, Å.
     """

@@ -1,26 +1,18 @@
-"""The list of chains, the table of what was set aside, and where raw files lie."""
+"""The list of chains to use: ``chains.tsv``."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, get_args
 
+from scalefold.config.data import DataConfig
 from scalefold.errors import InputError
-from scalefold.io.atomic import make_folder, write_bytes
+from scalefold.raw.chain_key import entry_of, is_chain_key, short_form
+from scalefold.raw.table import read_table
 
 Split = Literal["train", "validation", "template"]
 CHAIN_COLUMNS: Final = ("chain_key", "split", "cluster_id")
-STRUCTURE_SUFFIXES: Final = (".cif.gz", ".cif", ".pdb.gz", ".pdb", ".ent.gz", ".ent")
-REJECTED_COLUMNS: Final = ("chain_key", "stage", "reason")
-# Files and folders get these names: neither part may lead to another folder, nor the entry's hash.
-# File systems take 255 characters, and endings are added.
-_CHAIN_KEY: Final = re.compile(r"(?=.{6,200}\Z)[a-z0-9_-]{4,}_[A-Za-z0-9.+-]+")
-
-_FOUR_CHARACTERS: Final = re.compile(r"[0-9][a-z0-9]{3}")
-_EXTENDED: Final = re.compile(r"pdb_0000[0-9][a-z0-9]{3}(?:_|$)")
 
 
 class ChainRow(NamedTuple):
@@ -46,27 +38,17 @@ class ChainRow(NamedTuple):
         return entry_of(self.chain_key)
 
 
-@dataclass(frozen=True)
-class Rejected:
-    """A chain that a stage has set aside, and why."""
-
-    chain_key: str
-    stage: str
-    reason: str
-
-
 def read_chains(path: Path, key: str = "data.chains") -> list[ChainRow]:
     """Read ``chains.tsv``: a header line and one line a chain, tab-separated.
 
-    ``key`` names the list in messages.
-
-    Where one entry is listed by both forms of its name, its chains have the short one.
+    ``key`` names the list in messages. If an entry is listed by both forms of its name, its chains
+    get the short one.
 
     Raises
     ------
     InputError
-        No such file, another header, a key that is no entry's name and a chain's, an unknown split,
-        a chain that is listed twice, or no chain at all. The message names the line.
+        The file is missing, has another header, a malformed chain key, an unknown split, a chain
+        twice, or no chain. The message names the line.
     """
     if not path.exists():
         raise InputError(
@@ -105,9 +87,9 @@ def read_chains(path: Path, key: str = "data.chains") -> list[ChainRow]:
 
 
 def _use_one_form(rows: list[ChainRow], line_of: dict[str, int], path: Path) -> None:
-    """Give chains the short form of their entry if another line has it: it is one entry.
+    """Give chains the short form of their entry if another line has it.
 
-    A list that has the extended form alone stays as it is: so are its mirrors and its shards.
+    A list with extended forms alone stays as it is, like its mirrors and its shards.
     """
     extended = [n for n, row in enumerate(rows) if short_form(row.chain_key) != row.chain_key]
     entries = {row.entry_id for row in rows} if extended else set()
@@ -123,11 +105,6 @@ def _use_one_form(rows: list[ChainRow], line_of: dict[str, int], path: Path) -> 
             rows[number] = row._replace(chain_key=chain_key)
 
 
-def is_chain_key(text: str) -> bool:
-    """Whether a text is ``<entry>_<author chain>``, safe as the name of a file."""
-    return _CHAIN_KEY.fullmatch(text) is not None
-
-
 def check_trainable(rows: Iterable[ChainRow], path: Path) -> None:
     """Raise an InputError if the list of chains in ``path`` has none to train on."""
     if not any(row.split == "train" for row in rows):
@@ -139,7 +116,7 @@ def check_trainable(rows: Iterable[ChainRow], path: Path) -> None:
 
 
 def leaking_clusters(rows: Iterable[ChainRow]) -> list[str]:
-    """Clusters with chains of both train and validation, which then measures what was learned."""
+    """Clusters with chains of both train and validation, which make validation too easy."""
     clusters: dict[str, set[str]] = {"train": set(), "validation": set()}
     for row in rows:
         if row.cluster_id is not None and row.split in clusters:
@@ -147,131 +124,46 @@ def leaking_clusters(rows: Iterable[ChainRow]) -> list[str]:
     return sorted(clusters["train"] & clusters["validation"])
 
 
-def read_rejected(path: Path) -> list[Rejected]:
-    """Read a table of rejected chains; a missing file is an empty table."""
-    if not path.exists():
-        return []
-    return [Rejected(*fields) for _, fields in read_table(path, REJECTED_COLUMNS)]
+def with_splits(rows: list[ChainRow], data: DataConfig) -> list[ChainRow]:
+    """Return the lines of ``data.chains`` with the splits of ``data.splits``, if that is given.
 
+    So packed chains can be split anew. Chains that ``data.splits`` does not list are templates.
 
-def write_rejected(path: Path, rejected: Iterable[Rejected]) -> None:
-    """Write a table of rejected chains, atomically, sorted by chain and stage."""
-    ordered = sorted(rejected, key=lambda r: (r.chain_key, r.stage))
-    write_table(path, REJECTED_COLUMNS, map(astuple, ordered))
-
-
-def read_table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, fields) of a tab-separated table whose header must be ``columns``.
+    Parameters
+    ----------
+    rows
+        All lines of ``data.chains``.
+    data
+        Names both lists.
 
     Raises
     ------
     InputError
-        No such file or none of text, another header, a line of another number of fields, or a
-        field with a space at an end.
+        ``data.splits`` is not a list of chains, or ``data.chains`` does not have one of its samples
+        as a sample of the same cluster.
     """
-    lines = _lines(path)
-    header = next(lines, "")
-    if header.split("\t") != list(columns):
-        raise InputError(
-            f"{path}: the first line is {header[:80]!r}, expected the tab-separated header "
-            f"{' '.join(columns)}.{_other_separator(header)}"
-        )
-    for number, line in enumerate(lines, start=2):
-        if not line.strip():
+    if data.splits is None:
+        return rows
+    later = {short_form(row.chain_key): row for row in read_chains(data.splits, "data.splits")}
+    known = {short_form(row.chain_key): row for row in rows}
+    for key, row in later.items():
+        other = known.get(key)
+        if row.split == "template":
             continue
-        fields = line.split("\t")
-        if len(fields) != len(columns):
+        if other is None or other.split == "template":
+            there = "not listed" if other is None else "a template"
             raise InputError(
-                f"{path}, line {number}: {len(fields)} tab-separated fields, expected "
-                f"{len(columns)} ({', '.join(columns)})."
-                + (_other_separator(line) or " An empty last field still needs its tab.")
+                f"data.splits: {data.splits}: {key} is for {row.split}, and {there} in "
+                f"data.chains, {data.chains}. List it there for training, so that its alignment is "
+                "packed"
             )
-        if " \t" in line or "\t " in line or " " in (line[0], line[-1]):
+        if row.cluster_id != other.cluster_id:
             raise InputError(
-                f"{path}, line {number}: a field of {fields} begins or ends with a space, which "
-                "would be a part of it. Remove the space."
+                f"data.splits: {data.splits}: {key} is of cluster {row.cluster_id or 'none'!r}, in "
+                f"data.chains, {data.chains}, of {other.cluster_id or 'none'!r}. Clusters are "
+                "packed: make this list from the packed shards without --clusters"
             )
-        yield number, fields
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file one by one: those of the PDB's list would take 70 MB."""
-    try:
-        with path.open(encoding="utf-8-sig") as file:  # Excel writes a byte order mark
-            for line in file:
-                yield line.removesuffix("\n")
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file. Create it, or correct the path.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as a table of text: {error}.") from error
-
-
-def _other_separator(line: str) -> str:
-    """Return a hint, where a line of a table has something else between its fields than tabs."""
-    names = {" ": "spaces", ",": "commas", ";": "semicolons"}
-    found = next((name for sign, name in names.items() if sign in line.strip()), None)
-    if found is None or "\t" in line:
-        return ""
-    return f" It has {found} where tabs belong: replace them."
-
-
-def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a tab-separated table with a header, atomically.
-
-    Raises
-    ------
-    InputError
-        The disk is full, or the folder cannot be made or written; an earlier table stays.
-    """
-    make_folder(path.parent)
-    write_bytes(path, table_text(columns, rows).encode())
-
-
-def table_text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as `read_table` reads it; tabs and line breaks in a field become spaces."""
-    lines = ("\t".join(" ".join(field.split()) for field in row) for row in (columns, *rows))
-    return "".join(line + "\n" for line in lines)
-
-
-def entry_of(chain_key: str) -> str:
-    """Return the entry id of a chain key, ``1abc`` of ``1abc_A``.
-
-    The entry is everything before the last underscore: extended ids such as ``pdb_00001abc`` have
-    one of their own, author chain names have none.
-    """
-    return chain_key.rpartition("_")[0]
-
-
-def short_form(name: str) -> str:
-    """Return an entry or a chain key with the entry's four characters, where it has these.
-
-    ``pdb_00001abc`` and ``1abc`` are one entry, by wwPDB's extended and by its first form.
-    """
-    return name[8:] if _EXTENDED.match(name) else name
-
-
-def extended_form(entry_id: str) -> str:
-    """Return ``pdb_00001abc`` of ``1abc``; other names stay."""
-    return f"pdb_0000{entry_id}" if _FOUR_CHARACTERS.fullmatch(entry_id) else entry_id
-
-
-def folder_hash(entry_id: str) -> str:
-    """Return the archive's folder of an entry: its 2nd and 3rd last characters.
-
-    ``1abc`` lies in ``ab``, ``pdb_1abc5678`` in ``67`` (wwPDB's rule for both forms of the id).
-    """
-    return entry_id[-3:-1]
-
-
-def mmcif_path(raw: Path, entry_id: str, like: str = ".cif.gz") -> Path:
-    """Return where a raw folder holds an entry's structure.
-
-    ``like`` is a path on the mirrors, or the template of one: its ending says the format.
-    """
-    suffix = next((suffix for suffix in STRUCTURE_SUFFIXES if like.endswith(suffix)), ".cif.gz")
-    return raw / "mmcif" / folder_hash(entry_id) / f"{entry_id}{suffix}"
-
-
-def alignment_folder(raw: Path, chain_key: str) -> Path:
-    """Return the folder of a chain's ``a3m`` and ``hhr`` in a raw folder."""
-    return raw / "alignments" / chain_key
+    return [
+        row._replace(split=later[key].split if key in later else "template")
+        for key, row in known.items()
+    ]

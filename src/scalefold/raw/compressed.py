@@ -76,7 +76,7 @@ def read_text_pieces(path: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Say of errors of reading a file what to do about them."""
+    """Turn errors of reading a file into messages that say what to do."""
     try:
         yield
     except FileNotFoundError as error:
@@ -95,7 +95,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def too_large(max_bytes: int) -> str:
-    """Say that a structure is, and the fix."""
+    """Return a message: a structure is too large, and how to fix it."""
     return (
         f"has more than {max_bytes / 1e6:g} MB, unpacked. If it is what it should be, raise "
         "data.max_structure_megabytes, and fetch and pack it again"

@@ -1,4 +1,4 @@
-"""Show the chains of a structure and all of their names, before anything is packed."""
+"""Show the chains of a structure and all of their names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from scalefold.raw.chains import is_chain_key
+from scalefold.raw.chain_key import is_chain_key
 from scalefold.raw.outline import Outline, read_outline
 
 

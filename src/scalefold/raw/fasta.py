@@ -1,4 +1,4 @@
-"""Read protein sequences from a FASTA file. What cannot be used is set aside, the rest goes on."""
+"""Read protein sequences from a FASTA file; records that cannot be used are set aside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scalefold.errors import InputError, UnreadableError
 from scalefold.raw.compressed import GZIP_MAGIC
 
 MAX_RESIDUES: Final = 20_000
-"""The longest sequence that is taken, unless the caller says another: HH-suite's own limit."""
+"""Default for the longest sequence that is taken: HH-suite's own limit."""
 # Folders and files get these names. UniProt's titles have bars: sp|P00974|BPT1_BOVIN.
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+|:=,@-]{0,119}")
 _BASES: Final = frozenset("ACGTUN")
@@ -26,7 +26,7 @@ class FastaRecord(NamedTuple):
     Parameters
     ----------
     name
-        The first word of the title; a valid name of a folder, and of no other record.
+        The first word of the title. It can name a folder, and no other record has it.
     sequence
         Upper-case residue letters, at least one that is not ``X``.
     """
@@ -43,7 +43,7 @@ class RejectedRecord(NamedTuple):
     line
         The line of its title, from 1.
     name
-        The first word of its title as Python writes it, or as it is if that is a valid name.
+        The first word of its title: as it is if it is a valid name, else as Python writes it.
     reason
         One line: what was found, and how to fix it.
     """
@@ -63,9 +63,9 @@ class Fasta(NamedTuple):
 def read_fasta(path: Path, max_residues: int = MAX_RESIDUES) -> Fasta:
     """Read the protein sequences of a file.
 
-    Lower-case letters are taken as upper-case, blanks are left out. A record is set aside if its
-    name cannot be a folder's or is taken. So is one whose sequence is empty, too long, of unknown
-    residues only, or looks like DNA or RNA, or holds anything but letters: stops and gaps too.
+    Lower-case letters become upper-case, and blanks are left out. A record is set aside if its name
+    cannot name a folder or is taken. It is also set aside if its sequence is empty or too long, has
+    only unknown residues, looks like DNA or RNA, or has anything but letters, such as gaps.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def read_fasta(path: Path, max_residues: int = MAX_RESIDUES) -> Fasta:
     Raises
     ------
     InputError
-        No such file, one that may not be read or is gzipped, or one without any record.
+        The file is missing, not readable or gzipped, or has no record.
     """
     try:
         content = path.read_bytes()
@@ -110,7 +110,7 @@ def read_fasta(path: Path, max_residues: int = MAX_RESIDUES) -> Fasta:
 
 
 def part_of(record: FastaRecord, num_parts: int) -> int:
-    """Return which of the parts, into which jobs divide sequences, has this one."""
+    """Return the part that has this record, if jobs divide sequences into ``num_parts``."""
     digest = hashlib.sha256(record.sequence.encode()).digest()
     return int.from_bytes(digest[:8], "big") % num_parts
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from scalefold.errors import InputError
 from scalefold.raw.aligned_hit import AlignedHit, present
-from scalefold.raw.alignments import NO_OTHER_PARENTS
+from scalefold.raw.alignment import NO_OTHER_PARENTS
 
 _QUERY_COLUMNS: Final = re.compile(r"^Match_columns\s+(\d+)", re.MULTILINE)
 _COMMAND: Final = re.compile(r"^Command +(.*)$", re.MULTILINE)
@@ -41,7 +41,7 @@ _RANGES: Final = {"Probab": (0.0, 100.0), "Identities": (0.0, 100.0), "Sum_probs
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TemplateHit(AlignedHit):
+class HhrHit(AlignedHit):
     """One hit of hhsearch.
 
     Parameters
@@ -57,7 +57,7 @@ class TemplateHit(AlignedHit):
     identities
         Fraction of identical pairs.
     template_neff
-        Diversity of the template's alignment, ``None`` where the file does not state it.
+        Diversity of the template's alignment, ``None`` if the file does not state it.
     query_length, template_length
         Match columns of the two profiles.
     """
@@ -76,7 +76,7 @@ class TemplateHit(AlignedHit):
 
 def read_hhr(
     path: Path, query_sequence: str, other_parents: Mapping[int, str] = NO_OTHER_PARENTS
-) -> list[TemplateHit]:
+) -> list[HhrHit]:
     """Read a result file, see :func:`parse_hhr`."""
     try:
         text = path.read_text("utf-8", errors="replace")
@@ -86,11 +86,8 @@ def read_hhr(
 
 
 def parse_hhr(
-    text: str,
-    query_sequence: str,
-    source: str,
-    other_parents: Mapping[int, str] = NO_OTHER_PARENTS,
-) -> list[TemplateHit]:
+    text: str, query_sequence: str, source: str, other_parents: Mapping[int, str] = NO_OTHER_PARENTS
+) -> list[HhrHit]:
     """Parse the hits of an hhr file, in the file's order; there may be none.
 
     Parameters
@@ -103,13 +100,12 @@ def parse_hhr(
     source
         Names the file in error messages.
     other_parents
-        Of the chain, see :class:`~scalefold.raw.mmcif.Chain`: these letters agree, too.
+        Of the chain, see :class:`~scalefold.raw.mmcif.Chain`: these letters agree as well.
 
     Raises
     ------
     InputError
-        Not an hhr file, cut off (in its head, a hit or between two), inconsistent positions, or of
-        another query.
+        The file is not an hhr file, is cut off, has inconsistent positions, or is of another query.
     """
     columns = _QUERY_COLUMNS.search(text)
     if columns is None:
@@ -129,11 +125,11 @@ def parse_hhr(
 
 
 def _check_complete(text: str, num_shown: int, source: str) -> None:
-    """Refuse a file that shows fewer hits than hhsearch shows of those that the file lists.
+    """Refuse a file that shows fewer hits than hhsearch would show of the listed ones.
 
-    The first ``-b`` hits are shown always, others if they are good enough, at most ``-B``; what is
-    listed follows the same rule with ``-z`` in place of ``-b`` (HitList::PrintHitList and
-    PrintAlignments of HH-suite 3). So all that is listed is shown where ``-b`` is not below ``-z``.
+    hhsearch always shows the first ``-b`` hits, and more if they are good, up to ``-B``. It lists
+    hits by the same rule with ``-z`` in place of ``-b`` (HitList::PrintHitList and PrintAlignments
+    of HH-suite 3). So it shows all listed hits unless ``-b`` is below ``-z``.
     """
     hits = _LIST.search(text)
     if hits is None:
@@ -158,7 +154,7 @@ def _check_complete(text: str, num_shown: int, source: str) -> None:
 
 def _parse_hit(
     section: str, query_sequence: str, other_parents: Mapping[int, str], source: str
-) -> TemplateHit:
+) -> HhrHit:
     lines = section.splitlines()
     number = _whole(lines[0].strip(), "a hit's number", source)
     where = f"{source}: hit {number}"
@@ -173,7 +169,7 @@ def _parse_hit(
     query, template = (_join_rows(lines[3:], side, where) for side in "QT")
     _check_columns(query, template, fields["Aligned_cols"], where)
     _check_query(query, query_sequence, other_parents, where)
-    return TemplateHit(
+    return HhrHit(
         number=number,
         name=name,
         chain_key=f"{entry.lower()}_{chain}",

@@ -21,7 +21,7 @@ def json_items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises
     ------
     InputError
-        It is none, is cut, or an item has more than 16 MiB.
+        The file is not such an object, is cut off, or has an item of more than 16 MiB.
     """
     decoder, buffer, is_open = json.JSONDecoder(), "", False
     for piece in read_text_pieces(path):

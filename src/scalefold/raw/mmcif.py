@@ -1,9 +1,9 @@
 """Read protein chains from mmCIF and PDB files.
 
 One entry file gives one :class:`Chain` for every protein chain that has coordinates. The semantics
-are AlphaFold2's (Jumper et al. 2021, Suppl. sec. 1.2.1), with one known fault fixed: where a
-position of the sequence has several alternative monomers (microheterogeneity), the first listed one
-counts, so that sequence positions never shift.
+are AlphaFold2's (Jumper et al. 2021, Suppl. sec. 1.2.1), with one known fault fixed: of several
+alternative monomers at one position of the sequence (microheterogeneity), the first counts, so
+sequence positions never shift.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from scalefold.chem.modified_residues import parent, parents
 from scalefold.chem.residues import RESTYPE_INDEX, UNKNOWN
 from scalefold.errors import InputError
 from scalefold.raw.atom_site import AtomTable
-from scalefold.raw.chains import entry_of, short_form
+from scalefold.raw.chain_key import entry_of, short_form
 from scalefold.raw.compressed import MAX_STRUCTURE_BYTES, read_bytes
 from scalefold.raw.mmcif_facts import (
+    EntryFacts,
     entry_name,
     protein_monomers,
-    stated_method,
-    stated_release_date,
-    stated_resolution,
+    read_facts,
     states_residues,
 )
 from scalefold.raw.own_structures import GEMMI_ERRORS, complete_block, read_pdb
@@ -45,7 +44,7 @@ _CLOSED_BEFORE_ATOMS: Final = re.compile(rb"\n#[ \t\r]*\nloop_[ \t\r]*\n_atom_si
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """One protein chain: its full sequence and what the experiment saw of it.
+    """One protein chain: its full sequence, and the atoms that the experiment observed.
 
     Parameters
     ----------
@@ -56,22 +55,18 @@ class Chain:
     label_asym_id, auth_asym_id
         The chain's name as the archive and as the authors have it.
     sequence
-        One-letter codes of all ``N`` residues of the construct, also of those without coordinates.
-        Modified residues have their parent's letter where one is known, otherwise ``X``.
+        One-letter codes of all ``N`` residues of the construct, with or without coordinates.
+        A modified residue has its parent's letter if that is known, otherwise ``X``.
     other_parents
-        Residue, from 0 -> the letters that other tables give it, where they do not agree.
+        Residue, from 0 -> letters that other tables give it, if tables disagree.
     aatype
         ``[N]`` uint8, AlphaFold2 residue order, 20 for everything but the 20 amino acids.
     positions
         ``[N, 37, 3]`` float32, Å, zero where there is no atom.
     atom_mask
         ``[N, 37]`` bool, true where an atom was observed.
-    method
-        Experimental method in lower case; several are joined by commas.
-    resolution
-        Å, or ``None`` where the entry states none (as NMR entries do).
-    release_date
-        First release, or ``None`` where the entry does not state it.
+    method, resolution, release_date
+        Of the entry, see :class:`~scalefold.raw.mmcif_facts.EntryFacts`.
     """
 
     chain_key: str
@@ -93,13 +88,9 @@ class Chain:
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class Entry(EntryFacts):
     """One archive entry and its protein chains, in the file's order."""
 
-    entry_id: str
-    method: str
-    resolution: float | None
-    release_date: datetime.date | None
     chains: tuple[Chain, ...]
 
     def chain(self, chain_key: str) -> Chain:
@@ -126,10 +117,10 @@ def read_entry(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Entry:
     Parameters
     ----------
     path
-        ``*.pdb`` or ``*.ent``, otherwise mmCIF; each may be gzipped. Its name is the entry's, but
-        for an archive's mmCIF file, which states it.
+        ``*.pdb`` or ``*.ent``, otherwise mmCIF; each may be gzipped. The entry has the file's name,
+        unless it is an archive's mmCIF file, which states the name.
     max_bytes
-        A file that has more, unpacked, is refused.
+        A file that is larger, unpacked, is refused.
 
     Returns
     -------
@@ -155,8 +146,8 @@ def read_entry(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Entry:
 def parse_entry(content: bytes, source: str, name: str = "") -> Entry:
     """Read all protein chains from the (uncompressed) bytes of an mmCIF file.
 
-    ``source`` names the file in error messages, ``name`` is the entry's where the file is of no
-    archive; otherwise as :func:`read_entry`.
+    ``source`` names the file in error messages. ``name`` is the entry's if the file is not an
+    archive's. See :func:`read_entry` for the rest.
     """
     try:
         document = gemmi.cif.read_string(content.decode("utf-8", errors="replace"))
@@ -175,20 +166,14 @@ def parse_entry(content: bytes, source: str, name: str = "") -> Entry:
 
 
 def _entry(head: gemmi.cif.Block, block: gemmi.cif.Block, name: str, source: str) -> Entry:
-    """Return the entry of a block that states residues, with the dates and the like of ``head``."""
+    """Return the entry of a block that states residues; ``head`` states its facts."""
     entry_id = name.lower()
     monomers = protein_monomers(block, source)
     if not monomers:
         raise InputError(f"{source}: entry {entry_id} has no protein chain. Leave it out.")
-    entry = Entry(
-        entry_id,
-        stated_method(head),
-        stated_resolution(head),
-        stated_release_date(head, source),
-        (),
-    )
+    facts = read_facts(head, name, source)
     atoms = AtomTable.read(block, source)
-    found = (_chain(entry, label, residues, atoms) for label, residues in monomers.items())
+    found = (_chain(facts, label, residues, atoms) for label, residues in monomers.items())
     chains = tuple(chain for chain in found if chain is not None)
     if not chains:
         raise InputError(
@@ -196,11 +181,11 @@ def _entry(head: gemmi.cif.Block, block: gemmi.cif.Block, name: str, source: str
             "none of them. Leave it out."
         )
     _check_keys(chains, source)
-    return replace(entry, chains=chains)
+    return Entry(**vars(facts), chains=chains)
 
 
 def _chain(
-    entry: Entry, label_asym_id: str, residues: dict[int, str], atoms: AtomTable
+    facts: EntryFacts, label_asym_id: str, residues: dict[int, str], atoms: AtomTable
 ) -> Chain | None:
     """Return the chain of these monomers (sequence number -> name), if it has atoms."""
     rows = atoms.rows_by_chain.get(label_asym_id)
@@ -213,8 +198,8 @@ def _chain(
     sequence = "".join(parent(name) for name in residues.values())
     others = enumerate(parents(name)[1:] for name in residues.values())
     return Chain(
-        chain_key=f"{entry.entry_id}_{auth_asym_id}",
-        entry_id=entry.entry_id,
+        chain_key=f"{facts.entry_id}_{auth_asym_id}",
+        entry_id=facts.entry_id,
         label_asym_id=label_asym_id,
         auth_asym_id=auth_asym_id,
         sequence=sequence,
@@ -222,9 +207,9 @@ def _chain(
         aatype=np.array([RESTYPE_INDEX.get(s, UNKNOWN) for s in sequence], np.uint8),
         positions=positions,
         atom_mask=atom_mask,
-        method=entry.method,
-        resolution=entry.resolution,
-        release_date=entry.release_date,
+        method=facts.method,
+        resolution=facts.resolution,
+        release_date=facts.release_date,
     )
 
 
@@ -241,15 +226,15 @@ def _check_keys(chains: Sequence[Chain], source: str) -> None:
 
 
 def _located(error: Exception) -> str:
-    """What gemmi says, with ``line 7: `` for its ``string:7:0(103): ``."""
+    """Return gemmi's message, with ``line 7: `` in place of ``string:7:0(103): ``."""
     return re.sub(r"^string:(\d+)[\d:()]*\s*", r"line \1: ", str(error))
 
 
 def _check_end(content: bytes, source: str) -> None:
-    """Notice a file that was cut at a line's end, where what is left is valid mmCIF.
+    """Refuse a file that was cut at the end of a line, so that the rest is valid mmCIF.
 
-    The archives, and most programs, close every category with a line ``#``: if the one before the
-    coordinates is closed so, then the last must be.
+    Archives and most programs close every category with a line ``#``. If the category before the
+    coordinates is closed, the last one must be, too.
     """
     last = content[-4096:].rstrip().rpartition(b"\n")[2].strip()
     if last != b"#" and _CLOSED_BEFORE_ATOMS.search(content):

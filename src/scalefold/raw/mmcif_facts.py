@@ -1,14 +1,44 @@
-"""What an mmCIF block says beside its atoms: names, dates, resolution, and which chains it has."""
+"""What an mmCIF block states beside its atoms: name, date, resolution, and its protein chains."""
 
 from __future__ import annotations
 
 import datetime
 import math
+from dataclasses import dataclass
 
 import gemmi
 
 from scalefold.errors import InputError
 from scalefold.raw.atom_site import ABSENT
+
+
+@dataclass(frozen=True, eq=False)
+class EntryFacts:
+    """What an entry states beside its chains.
+
+    Parameters
+    ----------
+    entry_id
+        Lower-case name; not assumed to have four characters.
+    method
+        Experimental method in lower case; several are joined by commas.
+    resolution
+        Å, or ``None`` where none is stated (as in NMR entries).
+    release_date
+        First release, or ``None`` where none is stated.
+    """
+
+    entry_id: str
+    method: str
+    resolution: float | None
+    release_date: datetime.date | None
+
+
+def read_facts(block: gemmi.cif.Block, name: str, source: str) -> EntryFacts:
+    """Read what a block states; ``source`` names the file in errors (:class:`InputError`)."""
+    methods = (gemmi.cif.as_string(v).lower() for v in block.find_values("_exptl.method"))
+    date = _release_date(block, source)
+    return EntryFacts(name.lower(), ",".join(methods), _resolution(block), date)
 
 
 def entry_name(block: gemmi.cif.Block, name: str) -> str:
@@ -25,13 +55,7 @@ def first_value(block: gemmi.cif.Block, tag: str) -> str | None:
     return None
 
 
-def stated_method(block: gemmi.cif.Block) -> str:
-    """Return the experimental method in lower case; several are joined by commas."""
-    return ",".join(gemmi.cif.as_string(v).lower() for v in block.find_values("_exptl.method"))
-
-
-def stated_resolution(block: gemmi.cif.Block) -> float | None:
-    """Return the resolution in Å, ``None`` where none is stated."""
+def _resolution(block: gemmi.cif.Block) -> float | None:
     for tag in (
         "_refine.ls_d_res_high",
         "_em_3d_reconstruction.resolution",
@@ -46,14 +70,7 @@ def stated_resolution(block: gemmi.cif.Block) -> float | None:
     return None
 
 
-def stated_release_date(block: gemmi.cif.Block, source: str) -> datetime.date | None:
-    """Return the date of the first release, ``None`` where none is stated.
-
-    Raises
-    ------
-    InputError
-        What is stated is no date; ``source`` names the file.
-    """
+def _release_date(block: gemmi.cif.Block, source: str) -> datetime.date | None:
     tag = "_pdbx_audit_revision_history.revision_date"
     texts = [gemmi.cif.as_string(v) for v in block.find_values(tag) if v not in ABSENT]
     if not texts:
@@ -68,7 +85,7 @@ def stated_release_date(block: gemmi.cif.Block, source: str) -> datetime.date | 
 
 
 def states_residues(block: gemmi.cif.Block) -> bool:
-    """Whether it is said of each chain, and of each atom, which residues they have and are in."""
+    """Whether the block states the residues of each chain, and the residue of each atom."""
     tables = (
         ("_entity_poly_seq.", ["entity_id", "num", "mon_id"]),
         ("_struct_asym.", ["id", "entity_id"]),
@@ -80,13 +97,13 @@ def states_residues(block: gemmi.cif.Block) -> bool:
 def protein_monomers(block: gemmi.cif.Block, source: str) -> dict[str, dict[int, str]]:
     """Return the monomer names of each protein chain: label_asym_id -> sequence number -> name.
 
-    A polymer with at least one peptide-like component is a protein, as in AlphaFold2; or one that
-    is a polypeptide by its type.
+    A polymer is a protein if it has a peptide-like component, as in AlphaFold2, or if its type is
+    polypeptide.
 
     Raises
     ------
     InputError
-        A residue's number is none; ``source`` names the file.
+        A residue's number is not a number; ``source`` names the file.
     """
     polymers: dict[str, dict[int, str]] = {}
     types = block.find("_entity_poly.", ["entity_id", "type"])

@@ -1,6 +1,6 @@
-"""Alignments out of OpenFold's databases: large files and an index of JSON that says what is where.
+"""Alignments of OpenFold's databases: large files, and an index in JSON.
 
-The index names of each chain a database and, in it, files by offset and size: ``{"1abc_A": {"db":
+For each chain, the index names a database, and files in it by offset and size: ``{"1abc_A": {"db":
 "0.db", "files": [["uniref90_hits.a3m", 0, 51234], ...]}}``. Identical chains have the same place.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.io.atomic import make_folder, write_bytes
-from scalefold.raw.chains import is_chain_key
+from scalefold.raw.chain_key import is_chain_key
 from scalefold.raw.json_items import json_items
 
 _FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.(a3m|hhr)")
@@ -29,13 +29,13 @@ def database_indices(folder: Path) -> list[Path]:
 def unpack_database(indices: list[Path], out: Path) -> Iterator[str | None]:
     """Write the files of each chain to ``out/pdb/<chain>/{a3m,hhr}/``, as OpenProteinSet has them.
 
-    Chains of one place are identical, and the first alone gets the files. What is there with the
-    right size stays.
+    Of identical chains, which have the same place, the first gets the files. A file that exists
+    with the right size stays.
 
     Yields
     ------
     str or None
-        For each chain, why something of it was passed over; None if nothing was.
+        For each chain, why some of its files were skipped; None if none was.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def unpack_database(indices: list[Path], out: Path) -> Iterator[str | None]:
 
 
 class _PassedOverError(Exception):
-    """Something of a chain that is not taken."""
+    """Files of a chain are skipped."""
 
 
 def _unpack(

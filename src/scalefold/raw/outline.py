@@ -1,8 +1,7 @@
-"""The protein chains of an entry and all of their names, without reading atoms where possible."""
+"""The protein chains of an entry and all of their names, if possible without reading atoms."""
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,13 +14,7 @@ from scalefold.chem.modified_residues import parent
 from scalefold.raw.atom_site import ABSENT
 from scalefold.raw.compressed import MAX_STRUCTURE_BYTES, read_bytes
 from scalefold.raw.mmcif import read_entry
-from scalefold.raw.mmcif_facts import (
-    entry_name,
-    protein_monomers,
-    stated_method,
-    stated_release_date,
-    stated_resolution,
-)
+from scalefold.raw.mmcif_facts import EntryFacts, entry_name, protein_monomers, read_facts
 from scalefold.raw.own_structures import GEMMI_ERRORS
 
 _ATOMS: Final = re.compile(rb"\nloop_[ \t\r]*\n_atom_site\..*?\n#", re.DOTALL)
@@ -39,7 +32,7 @@ class NamedChain:
     label_asym_id, auth_asym_id
         The chain's name as the archive and as the authors have it.
     entity
-        Number of the entity in its entry, ``None`` where the file has none of its own.
+        Number of the entity in its entry, ``None`` if the file states none.
     sequence
         One-letter codes, as :class:`scalefold.raw.mmcif.Chain` has them.
     """
@@ -51,19 +44,15 @@ class NamedChain:
     sequence: str
 
 
-@dataclass(frozen=True)
-class Outline:
-    """An entry without its atoms: what :class:`scalefold.raw.mmcif.Entry` says of it."""
+@dataclass(frozen=True, eq=False)
+class Outline(EntryFacts):
+    """An entry without its atoms."""
 
-    entry_id: str
-    method: str
-    resolution: float | None
-    release_date: datetime.date | None
     chains: tuple[NamedChain, ...]
 
 
 def read_outline(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Outline:
-    """Read an entry's chains; of an archive's file the atoms are passed over, which is faster.
+    """Read an entry's chains. The atoms of an archive's file are skipped, which is faster.
 
     Parameters
     ----------
@@ -73,7 +62,7 @@ def read_outline(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Outline:
     Raises
     ------
     InputError
-        As :func:`scalefold.raw.mmcif.read_entry`, but for what is wrong with atoms alone.
+        As :func:`scalefold.raw.mmcif.read_entry`, except for faults of atoms alone.
     """
     if ".cif" in path.suffixes:
         block = _block(_ATOMS.sub(b"\n#", read_bytes(path, max_bytes), count=1))
@@ -96,7 +85,7 @@ def _block(content: bytes) -> gemmi.cif.Block | None:
 
 
 def _outline(block: gemmi.cif.Block, path: Path) -> Outline | None:
-    """Return what a file of the archive says, ``None`` if this is none."""
+    """Return what a file of the archive states, ``None`` if this is another file."""
     observed = _observed(block.find("_pdbx_poly_seq_scheme.", _SCHEME))
     if not observed:
         return None
@@ -109,8 +98,7 @@ def _outline(block: gemmi.cif.Block, path: Path) -> Outline | None:
     )
     if not chains:
         return None
-    date = stated_release_date(block, source)
-    return Outline(entry_id, stated_method(block), stated_resolution(block), date, chains)
+    return Outline(**vars(read_facts(block, entry_id, source)), chains=chains)
 
 
 def _observed(scheme: Iterable[Iterable[str]]) -> dict[str, list[tuple[str, str]]]:

@@ -1,7 +1,7 @@
-"""Structures that are not an archive's mmCIF file: PDB files, and mmCIF of programs.
+"""Structures that are not an archive's mmCIF file: PDB files, and mmCIF files of programs.
 
-They may lack what says which residues a chain has. It is taken from SEQRES, or else from the atoms,
-and the result is what an archive's file would say, for :mod:`scalefold.raw.mmcif` to read.
+They may not state the residues of a chain. These are taken from SEQRES, or else from the atoms. The
+result is a block as an archive's file has it, for :mod:`scalefold.raw.mmcif` to read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scalefold.errors import InputError
 logger = logging.getLogger(__name__)
 
 GEMMI_ERRORS: Final = (ValueError, RuntimeError, LookupError, ArithmeticError)
-"""What gemmi raises for a file that it cannot read: C++ has more kinds than it names."""
+"""What gemmi raises for a file that it cannot read."""
 MAX_RESIDUES: Final = 65_535
 _PEPTIDE_BOND_ANGSTROM: Final = 2.0
 _REVISION: Final = re.compile(rb"^REVDAT.{7}(\d\d)-([A-Z]{3})-(\d\d)", re.MULTILINE)
@@ -29,14 +29,14 @@ _OLDEST_YEAR: Final = 72  # of the PDB's two digits
 
 
 def read_pdb(content: bytes, source: str) -> gemmi.cif.Block:
-    """Return what an mmCIF file would say in place of a PDB file.
+    """Return a PDB file as an mmCIF block.
 
     Raises
     ------
     InputError
         Not a PDB file, or as `complete`. ``source`` names the file.
     """
-    # One byte is one column, and names are ASCII: of a longer character gemmi would cut a half off.
+    # One byte is one column, and names are ASCII: gemmi would cut a longer character in two.
     text = content.decode("ascii", errors="replace").replace("\ufffd", "?")
     try:
         structure = gemmi.read_pdb_string(text)
@@ -54,7 +54,7 @@ def read_pdb(content: bytes, source: str) -> gemmi.cif.Block:
 
 
 def complete_block(block: gemmi.cif.Block, source: str) -> gemmi.cif.Block:
-    """Return what `complete` makes of the atoms of an mmCIF file.
+    """Complete the block of an mmCIF file, see `complete`.
 
     Raises
     ------
@@ -72,10 +72,10 @@ def complete_block(block: gemmi.cif.Block, source: str) -> gemmi.cif.Block:
 
 
 def complete(structure: gemmi.Structure, source: str) -> gemmi.cif.Block:
-    """Return what an archive's mmCIF file would say of the first model of a structure.
+    """Return the first model of a structure as an archive's mmCIF block.
 
-    Where no sequence is stated, a chain's residues are those with atoms, and between two that are
-    not bound to each other as many unknown ones as their numbers skip.
+    If no sequence is stated, a chain has the residues with atoms. Between two residues that are not
+    bonded, it has as many unknown residues as their numbers skip.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def _is_amino_acid(residue: gemmi.Residue) -> bool:
 
 
 def _forget_labels(structure: gemmi.Structure) -> None:
-    """Tell polymers, ligands and water by the atoms: programs label chains as they like."""
+    """Tell polymers, ligands and water apart by the atoms: programs label chains in many ways."""
     structure.entities.clear()
     for chain in structure[0]:
         for residue in chain:
@@ -119,7 +119,7 @@ def _forget_labels(structure: gemmi.Structure) -> None:
 
 
 def _name_chains(structure: gemmi.Structure) -> None:
-    """Name chains that have no name, as old PDB files of one chain."""
+    """Name chains without a name: old PDB files of one chain have them."""
     taken = {chain.name for chain in structure[0]}
     free = (letter for letter in string.ascii_uppercase if letter not in taken)
     if "" in taken:
@@ -127,9 +127,9 @@ def _name_chains(structure: gemmi.Structure) -> None:
 
 
 def _residues(polymer: gemmi.ResidueSpan) -> list[list[gemmi.Residue]]:
-    """Return the residues of a chain, of each place all alternatives.
+    """Return the residues of a chain: for each place, all alternatives.
 
-    gemmi's ``residue_groups`` runs past the end where what follows has the last residue's number.
+    gemmi's ``residue_groups`` runs past the end if the next residue has the last one's number.
     """
     places = itertools.groupby(polymer, key=lambda residue: str(residue.seqid))
     return [list(alternatives) for _, alternatives in places]
@@ -148,7 +148,7 @@ def _check_sequence(polymer: gemmi.ResidueSpan, sequence: list[str], where: str)
 
 
 def _number(polymer: gemmi.ResidueSpan, where: str) -> list[str]:
-    """Number the residues of a chain by their place, and return the names by place."""
+    """Number the residues of a chain by place, and return their names by place."""
     names: list[str] = []
     skipped: list[str] = []
     before: gemmi.Residue | None = None

@@ -1,9 +1,8 @@
-"""Template hits: which structures may serve as templates of a chain, and how residues correspond.
+"""Template hits: which structures may be templates of a chain, and which residues correspond.
 
-The rules are AlphaFold2's (Jumper et al. 2021, Suppl. sec. 1.2.3). Here are those that depend on
-sequences alone, and are settled once for all chains of a sequence. Those that depend on the chain
-itself are asked where a sample is read (:mod:`scalefold.shards.reader`: not of the same entry) and
-where its features are made (:mod:`scalefold.features.templates`: release dates).
+The rules are AlphaFold2's (Jumper et al. 2021, Suppl. sec. 1.2.3). This file has the rules that
+depend on sequences alone; they hold for all chains of a sequence. :mod:`scalefold.shards.reader`
+leaves out hits of the chain's own entry, :mod:`scalefold.features.templates` hits that are too new.
 
 Indices count residues from 0: ``q_idx`` in the query chain, ``t_idx`` in the template chain.
 """
@@ -21,8 +20,8 @@ from Bio.Align import PairwiseAligner, substitution_matrices
 from numpy.typing import NDArray
 
 from scalefold.raw.aligned_hit import AlignedHit
-from scalefold.raw.alignments import NO_OTHER_PARENTS
-from scalefold.raw.hhr import TemplateHit
+from scalefold.raw.alignment import NO_OTHER_PARENTS
+from scalefold.raw.hhr import HhrHit
 
 MAX_SUBSEQUENCE_RATIO: Final = 0.95
 MIN_ALIGN_RATIO: Final = 0.1
@@ -37,11 +36,11 @@ class Located:
     Parameters
     ----------
     chain_key
-        The chain with the coordinates; it can be another chain of the entry than the hit names.
+        The chain with the coordinates. The hit may name another chain of the entry.
     shift
-        What the hit's own numbers of template residues differ by.
+        Added to the hit's numbers of template residues.
     realigned
-        Pairs of residues, as :meth:`pairs` gives them, where no shift says them all.
+        Pairs of residues, as :meth:`pairs` returns them, if one shift does not give all.
     """
 
     chain_key: str
@@ -54,13 +53,13 @@ class Located:
 
 
 def sequence_reason(
-    hit: TemplateHit, query_sequence: str, other_parents: Mapping[int, str] = NO_OTHER_PARENTS
+    hit: HhrHit, query_sequence: str, other_parents: Mapping[int, str] = NO_OTHER_PARENTS
 ) -> str | None:
-    """Return why sequences forbid this hit, or ``None``.
+    """Return why the sequences exclude this hit, or ``None``.
 
-    A hit is left out if it aligns at most a tenth of the query, if its residues are an exact part
-    of the query that covers more than 95 % of it (the query itself under another name), or if it
-    has fewer than 10 residues. ``other_parents`` are the query's modified residues, see
+    A hit is excluded if it aligns at most a tenth of the query, if it has fewer than 10 residues,
+    or if its residues are an exact part of more than 95 % of the query: then it is the query under
+    another name. ``other_parents`` are the query's modified residues, see
     :class:`~scalefold.raw.mmcif.Chain`.
     """
     fragment = hit.template_fragment
@@ -85,7 +84,7 @@ def _is_part(fragment: str, sequence: str, other_parents: Mapping[int, str]) -> 
     )
 
 
-def best_first(hits: Iterable[TemplateHit]) -> list[TemplateHit]:
+def best_first(hits: Iterable[HhrHit]) -> list[HhrHit]:
     """Return hits by descending ``sum_probs``, in the file's order among equals."""
     return sorted(hits, key=lambda hit: -hit.sum_probs)
 
@@ -93,11 +92,11 @@ def best_first(hits: Iterable[TemplateHit]) -> list[TemplateHit]:
 def locate(hit: AlignedHit, sequences: Mapping[str, str]) -> Located | str:
     """Find a hit's residues in the chains of its entry.
 
-    The database that was searched may hold another version of the sequence than the structure
-    file. Tried in this order: the exact fragment in the named chain (at the hit's own position,
-    else anywhere), in any other chain; the fragment with ``X`` matching anything, in any chain; a
-    realignment with the named chain (or the entry's only one), of at least 90 % identity over the
-    shorter sequence.
+    The searched database and the structure may have different versions of the sequence. These are
+    tried in order: the exact fragment in the named chain, at the hit's position or elsewhere; the
+    exact fragment in another chain; the fragment in any chain, with ``X`` equal to anything; a
+    realignment with the named chain, or the only one, with at least 90 % identity over the shorter
+    sequence.
 
     Parameters
     ----------
@@ -109,7 +108,7 @@ def locate(hit: AlignedHit, sequences: Mapping[str, str]) -> Located | str:
     Returns
     -------
     Located or str
-        The reason as text where the hit cannot be used.
+        The reason as text if the hit cannot be used.
     """
     fragment = hit.template_fragment
     named_first = sorted(sequences, key=lambda key: key != hit.chain_key)
@@ -146,7 +145,7 @@ def locate(hit: AlignedHit, sequences: Mapping[str, str]) -> Located | str:
 
 
 def _find(fragment: str, sequence: str, expected: int) -> int | None:
-    """Return where the fragment starts; of several places (repeats) the expected one."""
+    """Return where the fragment starts: at the expected place, else at the first."""
     if sequence.startswith(fragment, expected):
         return expected
     offset = sequence.find(fragment)
@@ -159,7 +158,7 @@ def _aligner() -> PairwiseAligner:
     aligner.substitution_matrix = substitution_matrices.load("BLOSUM62")
     aligner.open_gap_score = -11.0
     aligner.extend_gap_score = -1.0
-    # The fragment is a part of the chain: what hangs over costs nothing.
+    # The fragment is a part of the chain, so gaps at the ends cost nothing.
     aligner.end_gap_score = 0.0
     return aligner
 

@@ -18,7 +18,7 @@ from scalefold.predict.model_cif import model_cif, read_model_cif
 from scalefold.predict.outputs import RECORD_FILE
 from scalefold.predict.pdb_file import pdb
 from scalefold.progress import LiveLine
-from scalefold.raw.alignments import encode_sequence
+from scalefold.raw.a3m import encode_sequence
 from scalefold.relax import check_openmm
 from scalefold.relax.violations import violations
 

@@ -13,7 +13,7 @@ from scalefold.report.smoothing import numbers
 
 _FEWEST_RECORDS: Final = 10
 _JUDGED: Final = 4
-"""Equal parts of the steps, of which the last is judged."""
+"""Equal parts of the steps; the last is judged."""
 _NOISE: Final = 4.0
 """Standard errors of a difference of means that are more than noise."""
 _MARGIN: Final = 0.03

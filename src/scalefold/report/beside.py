@@ -40,7 +40,7 @@ def beside(
     config: Mapping[str, Any] | None,
     report: Mapping[str, Any],
 ) -> dict[str, Any] | None:
-    """Put the training of another run beside this one, as far as both have come.
+    """Compare the training of another run with this one, up to the last step of both.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def _last_mean(values: Sequence[float | None]) -> float | None:
 def _differences(
     here: Mapping[str, Any] | None, there: Mapping[str, Any] | None
 ) -> list[dict[str, Any]] | None:
-    """Settings that a training depends on; those that one version does not have are left out."""
+    """Settings that differ and that a training depends on, if both versions have them."""
     if here is None or there is None:
         return None
     ours, theirs = trajectory_settings(here), trajectory_settings(there)

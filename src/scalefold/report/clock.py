@@ -1,4 +1,4 @@
-"""Samples and hours of training that a step stands for, below the steps of an axis."""
+"""Samples and hours of training, below the steps of an axis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scalefold.train.sessions import Session
 
 _FEWEST_HOURS: Final = 2.0
-"""Shorter trainings are told in minutes."""
+"""Shorter trainings are shown in minutes."""
 
 
 def hours_trained(times: Sequence[float | None], sessions: Sequence[Session]) -> list[float | None]:
@@ -38,7 +38,7 @@ def hours_trained(times: Sequence[float | None], sessions: Sequence[Session]) ->
 
 
 def label_steps(axes: Axes, training: Mapping[str, Sequence[Any]]) -> None:
-    """Write samples and hours below the steps of an x axis, as far as they were logged.
+    """Write samples and hours below the steps of an x axis, if they were logged.
 
     Parameters
     ----------

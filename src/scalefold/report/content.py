@@ -10,7 +10,7 @@ from typing import Any, Final
 import scalefold
 from scalefold.evaluate.chain_scores import METRICS
 from scalefold.evaluate.results import chains_of_mean
-from scalefold.raw.chains import Rejected
+from scalefold.raw.rejected import Rejected
 from scalefold.report.behind import falls_behind
 from scalefold.report.beside import beside
 from scalefold.report.calibration import calibration, head_calibration
@@ -18,7 +18,7 @@ from scalefold.report.clock import hours_trained
 from scalefold.report.comparison import comparisons
 from scalefold.report.findings import findings
 from scalefold.report.groups import by_group
-from scalefold.report.inputs import RunFiles
+from scalefold.report.inputs import RunResults
 from scalefold.report.timeline import timeline
 from scalefold.shards.audit import by_reason
 
@@ -31,13 +31,13 @@ _FACTS: Final = (
     "broken_bonds",
     "clashes",
 )
-"""What an evaluation notes of a chain beside its scores, from this version on."""
+"""Facts of a chain in an evaluation besides its scores; earlier versions lack them."""
 Content = dict[str, Any]
 
 
 def report_content(
     name: str,
-    files: RunFiles,
+    files: RunResults,
     others: Sequence[tuple[str, Mapping[str, Any]]] = (),
     other_run: Mapping[str, Any] | None = None,
 ) -> Content:
@@ -47,7 +47,7 @@ def report_content(
     ----------
     name : str
         Of the run.
-    files : RunFiles
+    files : RunResults
     others : sequence of (str, mapping)
         Names and evaluations of other weights, to compare with the last evaluation.
     other_run : mapping, optional
@@ -102,7 +102,7 @@ def report_content(
     }
 
 
-def _summary(files: RunFiles) -> dict[str, Any]:
+def _summary(files: RunResults) -> dict[str, Any]:
     config = files.checkpoints[-1].config if files.checkpoints else {}
     last = files.metrics[-1] if files.metrics else {}
     speeds = [r["samples_per_second"] for r in files.metrics if r.get("samples_per_second")]
@@ -121,7 +121,7 @@ def _summary(files: RunFiles) -> dict[str, Any]:
     }
 
 
-def _progress_of(split: str, files: RunFiles) -> dict[str, Any]:
+def _progress_of(split: str, files: RunResults) -> dict[str, Any]:
     """First, last and best mean lDDT-C-alpha of a split over the evaluated checkpoints.
 
     Each has ``step``, ``value``, and the chains that it is the mean of: how many of the split's
@@ -141,7 +141,7 @@ def _progress_of(split: str, files: RunFiles) -> dict[str, Any]:
     return {"first": known[0], "last": known[-1], "best": best}
 
 
-def _unscored(files: RunFiles) -> Iterator[str]:
+def _unscored(files: RunResults) -> Iterator[str]:
     """Name the splits without lDDT-C-alpha in the last evaluation."""
     for evaluation in files.evaluations[-1:]:
         for split, mean in evaluation["mean"].items():
@@ -152,21 +152,21 @@ def _unscored(files: RunFiles) -> Iterator[str]:
                 )
 
 
-def _splits(files: RunFiles) -> list[str]:
+def _splits(files: RunResults) -> list[str]:
     """Splits of the evaluations, validation first."""
     found = {split for evaluation in files.evaluations for split in evaluation["mean"]}
     return sorted(found, key=lambda split: (split != "validation", split))
 
 
-def _training_seconds(files: RunFiles) -> float | None:
+def _training_seconds(files: RunResults) -> float | None:
     """Wall time of training's sessions, pauses between them left out."""
     if not files.sessions:
         return None
     return round(sum(session.ended - session.started for session in files.sessions), 3)
 
 
-def _train_chains(files: RunFiles) -> dict[str, int | None]:
-    """Chains of split train in the shards, and those that training drew from, as last noted."""
+def _train_chains(files: RunResults) -> dict[str, int | None]:
+    """Chains of split train in the shards, and those that training uses, by the last session."""
     noted = [s for s in files.sessions if s.train_chains_drawn is not None]
     return {
         "train_chains": noted[-1].train_chains if noted else None,
@@ -174,7 +174,7 @@ def _train_chains(files: RunFiles) -> dict[str, int | None]:
     }
 
 
-def _training(files: RunFiles) -> dict[str, list[Any]]:
+def _training(files: RunResults) -> dict[str, list[Any]]:
     columns = _columns(files.metrics)
     if "time" in columns:
         columns["hours"] = hours_trained(columns["time"], files.sessions)
@@ -186,7 +186,7 @@ def _columns(records: list[dict[str, Any]]) -> dict[str, list[Any]]:
     return {key: [record.get(key) for record in records] for key in keys}
 
 
-def _chains(files: RunFiles) -> dict[str, Any]:
+def _chains(files: RunResults) -> dict[str, Any]:
     if not files.evaluations:
         return {"step": None, "first_step": None, "rows": []}
     first, last = files.evaluations[0], files.evaluations[-1]
@@ -206,7 +206,7 @@ def _chains(files: RunFiles) -> dict[str, Any]:
     return {"step": last["step"], "first_step": first["step"], "rows": rows}
 
 
-def _calibration(files: RunFiles) -> dict[str, Any]:
+def _calibration(files: RunResults) -> dict[str, Any]:
     if not files.evaluations:
         return {}
     chains = files.evaluations[-1]["chains"]
@@ -217,7 +217,7 @@ def _calibration(files: RunFiles) -> dict[str, Any]:
     }
 
 
-def _timings(files: RunFiles) -> list[dict[str, Any]]:
+def _timings(files: RunResults) -> list[dict[str, Any]]:
     rules: dict[str, dict[str, Any]] = {}
     for job in files.benchmarks:
         row = rules.setdefault(
@@ -237,7 +237,7 @@ def _timings(files: RunFiles) -> list[dict[str, Any]]:
     return sorted(rules.values(), key=lambda row: -row["seconds"])
 
 
-def _rejected(files: RunFiles) -> list[Rejected]:
+def _rejected(files: RunResults) -> list[Rejected]:
     last = files.evaluations[-1] if files.evaluations else {}
     not_scored = [
         Rejected(chain["chain_key"], f"evaluate ({fate})", chain["reason"])
@@ -247,7 +247,7 @@ def _rejected(files: RunFiles) -> list[Rejected]:
     return [*files.rejected, *not_scored]
 
 
-def _provenance(files: RunFiles) -> dict[str, Any]:
+def _provenance(files: RunResults) -> dict[str, Any]:
     last = files.checkpoints[-1] if files.checkpoints else None
     evaluation = files.evaluations[-1] if files.evaluations else {}
     times = [record["time"] for record in files.metrics if record.get("time")]
@@ -286,7 +286,7 @@ def _provenance(files: RunFiles) -> dict[str, Any]:
     }
 
 
-def _shards(files: RunFiles) -> dict[str, dict[str, int]]:
+def _shards(files: RunResults) -> dict[str, dict[str, int]]:
     """Files, rows and bytes by shard family."""
     families: dict[str, dict[str, int]] = {}
     for facts in files.manifest.files if files.manifest else ():

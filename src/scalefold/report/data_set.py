@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from scalefold.raw.chains import Rejected
+from scalefold.raw.rejected import Rejected
 from scalefold.report.figures import FigureOnPage
 from scalefold.report.svg import SERIES, inline_svg, new_figure, styled
 from scalefold.shards.audit import audit, chain_counts

@@ -63,15 +63,7 @@ def training_figures(
         if any(value is not None for value in training.get(key, ())):
             _, label, smooth = _CURVES.get(key, ("", "unweighted", True))
             figures.append(
-                _curve(
-                    f"curve-{number}",
-                    label,
-                    training,
-                    key,
-                    smooth,
-                    (width, height),
-                    beside,
-                )
+                _curve(f"curve-{number}", label, training, key, smooth, (width, height), beside)
             )
     return figures
 
@@ -201,8 +193,7 @@ def scores_figure(
         figure.legend(loc="outside lower right", ncols=3)
         description = f"At the last checkpoint: {', '.join(said)}."
         return FigureOnPage(
-            inline_svg(figure, "scores", title, description),
-            "Means over the chains of the split.",
+            inline_svg(figure, "scores", title, description), "Means over the chains of the split."
         )
 
 

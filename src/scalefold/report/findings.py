@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from scalefold.errors import counted
 from scalefold.finetune.listing import FEW_CLUSTERS
-from scalefold.report.inputs import RunFiles
+from scalefold.report.inputs import RunResults
 from scalefold.report.smoothing import smoothed, smoothing_window
 
 _PARTING: Final = 0.02
@@ -23,12 +23,12 @@ _CONFIDENT: Final = 10.0
 _BROKEN: Final = 0.02
 
 
-def findings(files: RunFiles, calibration: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def findings(files: RunResults, calibration: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Say what a reader should look at; nothing where all is as it should be.
 
     Parameters
     ----------
-    files : RunFiles
+    files : RunResults
     calibration : mapping
         By split, see `scalefold.report.calibration.calibration`.
     """
@@ -136,7 +136,7 @@ def _slowed(metrics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def _interrupted(files: RunFiles) -> Iterator[str]:
+def _interrupted(files: RunResults) -> Iterator[str]:
     sessions = files.sessions
     if len(sessions) > 1:
         paused = sum(max(0.0, b.started - a.ended) for a, b in itertools.pairwise(sessions))
@@ -160,7 +160,7 @@ def _confidence(calibration: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             yield f"pLDDT of {split} is {abs(bias):.0f} points {word} than lDDT-Cα on average."
 
 
-def _geometry(files: RunFiles) -> Iterator[str]:
+def _geometry(files: RunResults) -> Iterator[str]:
     chains = [c for e in files.evaluations[-1:] for c in e["chains"] if c.get("peptide_bonds")]
     bonds = sum(chain["peptide_bonds"] for chain in chains)
     broken = sum(chain["broken_bonds"] for chain in chains)

@@ -6,9 +6,7 @@ left out and named in ``notes``, which the report shows first.
 
 from __future__ import annotations
 
-import csv
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +16,8 @@ from scalefold.checkpoint.lock import LOCK_FOLDER, TRAINING_LOG
 from scalefold.checkpoint.read import Metadata, checkpoints, read_metadata
 from scalefold.errors import InputError
 from scalefold.finetune.request import LISTING_REJECTED
-from scalefold.raw.chains import Rejected, read_rejected
+from scalefold.raw.rejected import Rejected, read_rejected
+from scalefold.report.benchmarks import Benchmark, read_benchmarks
 from scalefold.report.data_set import DataSet, data_set
 from scalefold.report.shapes import Evaluation, Ladder, MetricsRecord, misfit
 from scalefold.shards.manifest import Manifest, data_hash
@@ -27,30 +26,9 @@ from scalefold.train.sessions import Session, read_sessions
 
 LADDER_FILE: Final = "ladder.json"
 
-_SECONDS_TO_BE_MEASURED: Final = 1.0
-"""Snakemake looks at a job's memory as it starts, when there is but the shell, then twice a second:
-of shorter jobs it tells the shell's, or that of a program that was still being loaded."""
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """Resources of one job, as Snakemake measured them.
-
-    Attributes
-    ----------
-    rule : str
-    seconds : float
-    max_rss_mb : float or None
-        Largest resident memory; None where it was not measured, or the job was too short for it.
-    """
-
-    rule: str
-    seconds: float
-    max_rss_mb: float | None
-
 
 @dataclass
-class RunFiles:
+class RunResults:
     """The files of a run, by step where there are several.
 
     Attributes
@@ -88,7 +66,7 @@ class RunFiles:
     notes: list[str] = field(default_factory=list)
 
 
-def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
+def read_run(run: Path, key: str | None, shards: Path) -> RunResults:
     """Read everything that a report is made from.
 
     Parameters
@@ -110,7 +88,7 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     _check_run(run)
     keys = _begun(run / "weights")
     evaluated = sorted(path.name for path in run.glob("evaluation/*/"))
-    files = RunFiles(key=_chosen(key, keys, evaluated, run))
+    files = RunResults(key=_chosen(key, keys, evaluated, run))
     training = run / "weights" / files.key
     files.metrics = _metrics(training / "metrics.jsonl", files.notes)
     try:
@@ -128,7 +106,7 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     if (listing := run / LISTING_REJECTED).is_file():  # of a fine-tuning's own structures
         files.rejected = [*_rejected(listing, files.notes), *files.rejected]
     others = {other for other in keys if other != files.key}
-    files.benchmarks = _benchmarks(run / "benchmarks", others, files.notes)
+    files.benchmarks = read_benchmarks(run / "benchmarks", others, files.notes)
     files.ladder = _ladder(run / LADDER_FILE, files.notes)
     files.notes.extend(_disagreements(files))
     return files
@@ -261,27 +239,6 @@ def _rejected(path: Path, notes: list[str]) -> list[Rejected]:
         return []
 
 
-def _benchmarks(folder: Path, others: set[str], notes: list[str]) -> list[Benchmark]:
-    """All jobs but those of other trainings, which have their key in the path."""
-    found = []
-    for path in sorted(folder.rglob("*.tsv")):
-        rule, *rest = path.relative_to(folder).with_suffix("").parts
-        if others.intersection(rest):
-            continue
-        try:
-            with path.open(encoding="utf-8", newline="") as stream:
-                for row in csv.DictReader(stream, delimiter="\t"):
-                    seconds, max_rss_mb = float(row["s"]), _float_or_none(row.get("max_rss"))
-                    if not 0.0 <= seconds < 1e12:
-                        raise ValueError(seconds)
-                    measured = seconds >= _SECONDS_TO_BE_MEASURED
-                    found.append(Benchmark(rule, seconds, max_rss_mb if measured else None))
-        except (ValueError, KeyError, TypeError, IsADirectoryError, csv.Error):
-            name = path.relative_to(folder.parent).as_posix()
-            notes.append(f"{name}: left out, not a benchmark table of Snakemake.")
-    return found
-
-
 def _ladder(path: Path, notes: list[str]) -> dict[str, Any] | None:
     if not path.is_file():
         return None  # measured on request only: nothing is missing
@@ -295,7 +252,7 @@ def _ladder(path: Path, notes: list[str]) -> dict[str, Any] | None:
     return ladder
 
 
-def _disagreements(files: RunFiles) -> Iterator[str]:
+def _disagreements(files: RunResults) -> Iterator[str]:
     """Notes on results in one folder that do not belong together."""
     last = files.checkpoints[-1] if files.checkpoints else None
     expected = files.manifest_sha256
@@ -320,14 +277,6 @@ def _disagreements(files: RunFiles) -> Iterator[str]:
             "The last checkpoint was trained on other shards than those of this report "
             "(data_manifest_sha256 differs)."
         )
-
-
-def _float_or_none(text: str | None) -> float | None:
-    try:
-        number = float(text or "")
-        return number if math.isfinite(number) else None
-    except ValueError:
-        return None  # "-" or "NA": the job was too short to be measured
 
 
 def _count(number: int, noun: str) -> str:

@@ -24,7 +24,7 @@ from scalefold.errors import InputError
 from scalefold.evaluate.results import reached_target
 from scalefold.io.atomic import write_bytes
 from scalefold.model import AlphaFold
-from scalefold.report.inputs import RunFiles, read_run
+from scalefold.report.inputs import RunResults, read_run
 from scalefold.shards.reader import ShardReader
 
 PREFIX: Final = ":::MLLOG "
@@ -71,7 +71,7 @@ def write_mlperf_log(run: Path, key: str | None, shards: Path, out: Path) -> Non
     write_bytes(out, "".join(f"{PREFIX}{json.dumps(event)}\n" for event in events).encode())
 
 
-def _events(run: Path, files: RunFiles, shards: Path) -> Iterator[dict[str, Any]]:
+def _events(run: Path, files: RunResults, shards: Path) -> Iterator[dict[str, Any]]:
     config = make_config(files.checkpoints[-1].config, str(run))
     start = files.sessions[0].started
 
@@ -103,15 +103,10 @@ def _events(run: Path, files: RunFiles, shards: Path) -> Iterator[dict[str, Any]
         if reached_target(evaluation, config.evaluation) is not None:
             reached = True
             break
-    yield _event(
-        last,
-        "run_stop",
-        kind="INTERVAL_END",
-        status="success" if reached else "aborted",
-    )
+    yield _event(last, "run_stop", kind="INTERVAL_END", status="success" if reached else "aborted")
 
 
-def _facts(config: Config, files: RunFiles, shards: Path) -> Iterator[tuple[str, Any]]:
+def _facts(config: Config, files: RunResults, shards: Path) -> Iterator[tuple[str, Any]]:
     """What MLPerf's rules want to see of a run's settings."""
     training, loss, optimiser = config.training, config.loss, config.optimiser
     index = ShardReader(shards).index.select(["split", "release_date"]).to_pylist()

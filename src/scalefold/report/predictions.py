@@ -22,7 +22,7 @@ from scalefold.predict.pair_maps import sampled_residues
 from scalefold.predict.run import Outcome
 from scalefold.report.page import render
 from scalefold.report.structure_figures import Drawn, drawn
-from scalefold.report.structures import Structure, viewer_data, viewer_library
+from scalefold.report.structures import ViewerChain, viewer_data, viewer_library
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def _all_drawn(out: Path, outcomes: Sequence[Outcome]) -> Iterator[Drawn]:
         number += 1
 
 
-def _structure(folder: Path, record: Mapping[str, Any]) -> Structure:
+def _structure(folder: Path, record: Mapping[str, Any]) -> ViewerChain:
     """Read the best model of a prediction."""
     best, sequence = record["models"][0], record["sequence"]
     positions, mask = read_model_cif(folder / best["files"]["model_cif"], len(sequence))
@@ -122,7 +122,7 @@ def _structure(folder: Path, record: Mapping[str, Any]) -> Structure:
         residues = sampled_residues(len(sequence)).numpy()
         error = np.array(entry["predicted_aligned_error"], dtype=np.float64)
         maps["pae"] = error[np.ix_(residues, residues)]
-    return Structure(
+    return ViewerChain(
         record["name"],
         split="",
         place="",

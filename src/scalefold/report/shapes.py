@@ -68,7 +68,7 @@ class _Counts(_Open):
     failed: Count
 
 
-class _SetAside(_Open):
+class _Unscored(_Open):
     chain_key: str
     split: str
     reason: str
@@ -103,8 +103,8 @@ class Evaluation(_Open):
     mean: dict[str, _Scores]
     counts: dict[str, _Counts] | None = None
     chains: list[_Chain]
-    skipped: list[_SetAside]
-    failed: list[_SetAside]
+    skipped: list[_Unscored]
+    failed: list[_Unscored]
     shown: list[_Shown] = []
     scalefold_version: str | None = None
     commit: str | None = None

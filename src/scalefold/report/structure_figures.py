@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from scalefold.report.figures import FigureOnPage
 from scalefold.report.smoothing import numbers
-from scalefold.report.structures import Structure
+from scalefold.report.structures import ViewerChain
 from scalefold.report.svg import SERIES, inline_svg, new_figure, styled
 
 _MAPS: Final = {
@@ -21,17 +21,17 @@ _MAPS: Final = {
 class Drawn(NamedTuple):
     """A chain of the viewer with its figures."""
 
-    structure: Structure
+    structure: ViewerChain
     residues: FigureOnPage
     maps: FigureOnPage | None
 
 
-def drawn(structure: Structure, number: int) -> Drawn:
+def drawn(structure: ViewerChain, number: int) -> Drawn:
     """Draw the figures of a chain; ``number`` is its place in the page."""
     return Drawn(structure, _residue_figure(structure, number), _map_figure(structure, number))
 
 
-def _residue_figure(structure: Structure, number: int) -> FigureOnPage:
+def _residue_figure(structure: ViewerChain, number: int) -> FigureOnPage:
     """LDDT, where the true structure is known, and pLDDT along the chain."""
     scores = [("lDDT-Cα", structure.lddt, SERIES[0]), ("pLDDT", structure.plddt, SERIES[1])]
     scores = scores if structure.lddt else scores[1:]
@@ -51,7 +51,7 @@ def _residue_figure(structure: Structure, number: int) -> FigureOnPage:
         return FigureOnPage(inline_svg(figure, f"residues-{number}", title, said), "")
 
 
-def _map_figure(structure: Structure, number: int) -> FigureOnPage | None:
+def _map_figure(structure: ViewerChain, number: int) -> FigureOnPage | None:
     """Maps of predicted and true distances, and aligned errors where the model predicts them."""
     names = [name for name in _MAPS if name in structure.maps]
     if not names:

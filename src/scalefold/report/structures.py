@@ -18,7 +18,7 @@ Row = list[float | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Structure:
+class ViewerChain:
     """A chain of the viewer.
 
     Attributes
@@ -52,7 +52,7 @@ class Structure:
     maps: dict[str, NDArray[np.float64]]
 
 
-def structures(evaluation: Mapping[str, Any]) -> list[Structure]:
+def structures(evaluation: Mapping[str, Any]) -> list[ViewerChain]:
     """Gather the kept structures with their scores, those of validation first.
 
     Evaluations of older versions kept none.
@@ -63,7 +63,7 @@ def structures(evaluation: Mapping[str, Any]) -> list[Structure]:
         chain = chains[shown["chain_key"]]
         residues = chain["per_residue"]
         found.append(
-            Structure(
+            ViewerChain(
                 shown["chain_key"],
                 shown["split"],
                 shown["place"],
@@ -87,7 +87,7 @@ def _map(text: str) -> NDArray[np.float64]:
     return np.where(values == 255, np.nan, values / MAP_SCALE).reshape(size, size)
 
 
-def viewer_data(shown: Sequence[Structure]) -> str:
+def viewer_data(shown: Sequence[ViewerChain]) -> str:
     """What ``viewer.js`` reads, as JSON that can stand inside a script element."""
     fields = ("sequence", "predicted", "true", "lddt", "plddt")
     text = json.dumps([{name: getattr(one, name) for name in fields} for one in shown])

@@ -1,18 +1,22 @@
 """Write a3m, and turn Stockholm alignments into a3m.
 
-Reading a3m is :mod:`scalefold.raw.alignments`' work. Shapes: ``N`` rows, ``W`` columns of a file.
+Reading a3m is :mod:`scalefold.raw.a3m`'s work. Shapes: ``N`` rows, ``W`` columns of a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import IO, Final, Protocol
+from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scalefold.chem.residues import MSA_SYMBOLS
 from scalefold.errors import InputError
+
+if TYPE_CHECKING:
+    from scalefold.raw.alignment import Alignment
+    from scalefold.shards.records import MsaRecord
 
 _GAPS: Final = np.frombuffer(b"-.~_", np.uint8)
 _UPPER: Final = np.frombuffer(bytes(range(256)).upper(), np.uint8)
@@ -21,34 +25,11 @@ _SYMBOLS: Final = np.frombuffer(MSA_SYMBOLS.encode(), np.uint8)
 _REFERENCE: Final = b"#=GC RF"
 
 
-class Aligned(Protocol):
-    """What an alignment read from a file and one of a shard have in common.
-
-    See :class:`scalefold.raw.alignments.Alignment`.
-    """
-
-    @property
-    def msa(self) -> NDArray[np.uint8]:
-        """``[N, L]`` residue codes, gap 21."""
-
-    @property
-    def del_ptr(self) -> NDArray[np.uint32]:
-        """``[N + 1]``: where each row's deletions begin."""
-
-    @property
-    def del_col(self) -> NDArray[np.uint16]:
-        """Columns before which residues were deleted."""
-
-    @property
-    def del_val(self) -> NDArray[np.uint16]:
-        """Numbers of those residues."""
-
-
-def format_a3m(alignment: Aligned, name: str = "query") -> bytes:
+def format_a3m(alignment: Alignment | MsaRecord, name: str = "query") -> bytes:
     """Return an alignment as a3m: the first row has the name, the others are numbered.
 
-    An alignment knows how many residues a row has between two columns, not which: they become
-    ``x``. HH-suite makes use of their number only.
+    An alignment has only the number of residues between two columns of a row: they become ``x``.
+    HH-suite uses only their number.
     """
     rows = [f">{name}".encode()]
     for number, codes in enumerate(alignment.msa):
@@ -88,8 +69,8 @@ def read_stockholm(
 ) -> dict[bytes, bytes]:
     """Return name -> aligned row of the first alignment, the first ``max_rows`` of them.
 
-    All lines are read, but only what is returned is kept: the lines may be those of a program that
-    still writes them. The reference annotation is kept under its tag ``#=GC RF``.
+    All lines are read, since a program may still write them, but only returned rows are kept. The
+    reference annotation is kept under its tag ``#=GC RF``.
 
     Raises
     ------
@@ -127,7 +108,7 @@ def read_stockholm(
 
 
 def stockholm_to_a3m(rows: dict[bytes, bytes]) -> bytes:
-    """Return the a3m of an alignment whose first row is the query: its residues are the columns."""
+    """Return the a3m of an alignment whose first row is the query, with its residues as columns."""
     names = [name for name in rows if name != _REFERENCE]
     symbols = _symbols([rows[name] for name in names])
     return _a3m(names, symbols, ~np.isin(symbols[0], _GAPS))

@@ -1,4 +1,4 @@
-"""Where the programs are, and which package brings one that is missing."""
+"""Where the programs are, and which package has a missing one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGES: Final = {
 }
 """Debian's package of each program."""
 _LIBEXEC: Final = Path("libexec/hhsuite")
-# What Debian's hhsuite has, the best first, and the processor's flag that it needs.
+# Builds in Debian's hhsuite, the best first, and the processor's flag that each needs.
 _BUILDS: Final = {
     "avx2": "avx2",
     "avx": "avx",
@@ -37,8 +37,8 @@ _DEFAULT_ROOTS: Final = (Path("/usr"), Path("/usr/local"))
 def find_binary(name: str) -> Path:
     """Return the path of a program.
 
-    Debian's HH-suite has one build for each kind of processor behind a shell script, and none of
-    ``cstranslate`` on PATH: the build itself is taken.
+    Debian's HH-suite has a build for each kind of processor behind a shell script, and no
+    ``cstranslate`` on PATH. So the build itself is taken.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Build an HH-suite database, such as one of templates like PDB70, from alignments.
 
-An interrupted build goes on where it was: profiles that are made stay in ``<database>.parts`` until
-the database is complete.
+An interrupted build is resumed: finished profiles stay in ``<database>.parts`` until the database
+is complete.
 """
 
 from __future__ import annotations
@@ -20,16 +20,11 @@ from rich.console import Console
 from scalefold.errors import InputError
 from scalefold.io.atomic import make_folder, write_bytes
 from scalefold.progress import LiveLine
-from scalefold.raw.alignments import source_order
-from scalefold.raw.chains import Rejected
+from scalefold.raw.alignment import source_order
+from scalefold.raw.rejected import Rejected
 from scalefold.search.a3m import format_a3m, query_of, rename_query
 from scalefold.search.binaries import find_binary, find_hhsuite_data
-from scalefold.search.ffindex import (
-    FFIndex,
-    checked_name,
-    index_file,
-    write_ffindex,
-)
+from scalefold.search.ffindex import FFIndex, checked_name, index_file, write_ffindex
 from scalefold.search.given import ENDINGS, read_given
 from scalefold.search.hhsuite import cstranslate, database_part, hhmake
 from scalefold.search.process import Limits
@@ -41,14 +36,14 @@ _LENGTH: Final = re.compile(rb"^LENG +(\d{1,9})\b", re.MULTILINE)
 
 @dataclass(frozen=True)
 class NamedAlignment:
-    """An alignment that is to be an entry.
+    """An alignment that will be an entry.
 
     Parameters
     ----------
     name
         Of the entry; templates need ``<entry>_<chain>``.
     read
-        Returns its a3m, when its turn comes.
+        Returns its a3m.
     """
 
     name: str
@@ -111,7 +106,7 @@ def build_database(
     jobs: int = 1,
     console: Console | None = None,
 ) -> list[Rejected]:
-    """Write ``<database>_a3m``, ``_hhm`` and ``_cs219``, the last when all is well.
+    """Write ``<database>_a3m``, ``_hhm`` and, last, ``_cs219``.
 
     Parameters
     ----------
@@ -193,7 +188,7 @@ def _make_parts(
     jobs: int,
     console: Console | None,
 ) -> tuple[dict[str, Path], list[Rejected]]:
-    """Make a3m and hhm of each entry, if not there; return name -> path without ending."""
+    """Make a3m and hhm of each entry if they are missing; return name -> path without ending."""
     made: dict[str, Path] = {}
     rejected: list[Rejected] = []
     total = len(alignments)
@@ -220,7 +215,7 @@ def _make_parts(
 
 
 def _make(parts: Path, item: NamedAlignment, limits: Limits) -> Path | Rejected:
-    """Make the parts of an entry. That nothing can be written is an error of the whole build."""
+    """Make the parts of an entry. An error of writing ends the whole build."""
     try:
         checked_name(item.name)
         content = item.read()

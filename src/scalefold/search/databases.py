@@ -1,4 +1,4 @@
-"""Which database a search was made in: its path stays when it is renewed, its content does not."""
+"""Which database a search was made in: a renewed database has the same path and other content."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _ENDS_BYTES: Final = 1 << 20
 
 
 class Databases:
-    """The databases of a search's steps, each with a mark that tells it from another.
+    """The databases of a search's steps, each with a mark that changes with its content.
 
-    A mark is made of size, beginning and end of the database's index, or of its file of sequences:
-    quick for a terabyte, and the same for a copy on another disk. A database that is not there has
-    none.
+    A mark is a hash of size, beginning and end of the database's index, or of its file of
+    sequences. This is quick for a terabyte, and the same for a copy on another disk. A missing
+    database has no mark.
     """
 
     def __init__(self, steps: Iterable[SearchStepConfig]) -> None:
@@ -43,7 +43,7 @@ class Databases:
         return {path: mark for path, mark in self._marks.items() if path in paths}
 
     def are_renewed(self, then: Mapping[str, str], name: str) -> bool:
-        """Return whether one had another mark when ``name`` was searched; say so once for each."""
+        """Return whether a database had another mark when ``name`` was searched; warn once."""
         renewed = {path for path, mark in then.items() if self._marks.get(path, mark) != mark}
         for path in renewed - self._said:
             logger.warning(

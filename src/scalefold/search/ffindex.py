@@ -1,8 +1,8 @@
 """HH-suite's databases of many small files: ``<prefix>.ffdata`` and ``<prefix>.ffindex``.
 
-The data are the entries one after another, each with a NUL byte behind it. An entry may hold other
-NUL bytes, as those of column states do. The index has one line an entry, sorted by name: name,
-first byte, number of bytes with the NUL.
+The data are the entries one after another, each followed by a NUL byte. Entries of column states
+have other NUL bytes as well. The index has one line an entry, sorted by name: name, first byte,
+number of bytes with the NUL.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scalefold.errors import InputError
 from scalefold.io.atomic import atomic_file
 
 LONGEST_NAME: Final = 31
-"""Bytes; HH-suite's programs cut longer names off, and then find no entry by them."""
+"""Bytes. HH-suite's programs cut longer names off, and then find no entry."""
 _NUMBER: Final = re.compile(rb"[0-9]{1,18}")
 
 
@@ -31,7 +31,7 @@ def index_file(prefix: Path) -> Path:
     return prefix.with_name(f"{prefix.name}.ffindex")
 
 
-class _Place(NamedTuple):
+class _Extent(NamedTuple):
     """Where an entry is; its number of bytes includes the NUL."""
 
     start: int
@@ -49,7 +49,7 @@ class FFIndex:
     Raises
     ------
     InputError
-        A file is missing or empty, or a line of the index is not one, or names bytes that the
+        A file is missing or empty, or a line of the index is malformed or names bytes that the
         data do not have.
     """
 
@@ -93,7 +93,7 @@ class FFIndex:
             )
         return content[:-1]
 
-    def _place(self, name: str) -> _Place:
+    def _place(self, name: str) -> _Extent:
         try:
             return self._places[name]
         except KeyError:
@@ -103,7 +103,7 @@ class FFIndex:
 
 
 def check_files(prefix: Path) -> None:
-    """Refuse a database of which a file is missing or empty.
+    """Refuse a database with a missing or empty file.
 
     Raises
     ------
@@ -130,17 +130,17 @@ def write_ffindex(prefix: Path, entries: Iterable[tuple[str, bytes]]) -> int:
     Raises
     ------
     InputError
-        A name is not one, or given twice; or there is no entry.
+        A name is not valid, or given twice; or there is no entry.
     """
-    places: dict[bytes, _Place] = {}
+    places: dict[bytes, _Extent] = {}
     index = index_file(prefix)
-    index.unlink(missing_ok=True)  # of an earlier database: it does not belong to other data
+    index.unlink(missing_ok=True)  # an earlier index does not fit the new data
     with atomic_file(data_file(prefix)) as file:
         for name, content in entries:
             encoded = checked_name(name)
             if encoded in places:
                 raise InputError(f"{prefix}: two entries are named {name!r}. Rename one of them")
-            places[encoded] = _Place(file.num_bytes, len(content) + 1)
+            places[encoded] = _Extent(file.num_bytes, len(content) + 1)
             file.write(content + b"\0")
         if not places:
             raise InputError(f"{prefix}: there is no entry to write, and an empty database is none")
@@ -167,7 +167,7 @@ def checked_name(name: str) -> bytes:
     return encoded
 
 
-def _read_index(path: Path, num_data_bytes: int) -> Iterator[tuple[str, _Place]]:
+def _read_index(path: Path, num_data_bytes: int) -> Iterator[tuple[str, _Extent]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             fields = line.rstrip(b"\n").split(b"\t")
@@ -176,7 +176,7 @@ def _read_index(path: Path, num_data_bytes: int) -> Iterator[tuple[str, _Place]]
                     f"{path}, line {number}: {line[:60]!r}, expected a name and two numbers with "
                     "tabs between. Download or build the database again"
                 )
-            place = _Place(int(fields[1]), int(fields[2]))
+            place = _Extent(int(fields[1]), int(fields[2]))
             if place.num_bytes < 1 or place.start + place.num_bytes > num_data_bytes:
                 raise InputError(
                     f"{path}, line {number}: {place.num_bytes} bytes from {place.start}, the data "

@@ -1,4 +1,4 @@
-"""Alignments that are there already: a3m, Stockholm, or what ColabFold writes."""
+"""Given alignments: a3m, Stockholm, or ColabFold's a3m."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def find_given(folder: Path, name: str) -> Path | None:
 
 
 def read_given(path: Path) -> bytes:
-    """Return the a3m of a file; a3m is taken as it is, ColabFold's without the NUL at its end.
+    """Return the a3m of a file; ColabFold's loses the NUL at its end.
 
     Raises
     ------
     InputError
-        It cannot be read, or is no Stockholm file where the name says so.
+        The file cannot be read, or is named Stockholm and is not.
     """
     try:
         if path.suffix == ".sto":

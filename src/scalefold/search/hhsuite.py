@@ -1,7 +1,7 @@
 """HH-suite's programs: hhblits, hhsearch, hhalign, hhmake, cstranslate.
 
-Inputs are checked before and outputs after: of a symbol that it does not know HH-suite only warns,
-and leaves it out.
+Inputs and outputs are checked, since HH-suite leaves out a symbol that it does not know, with no
+more than a warning.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from scalefold.errors import InputError
-from scalefold.raw.alignments import encode_sequence, parse_a3m
-from scalefold.raw.hhr import TemplateHit, parse_hhr
+from scalefold.raw.a3m import encode_sequence, parse_a3m
+from scalefold.raw.hhr import HhrHit, parse_hhr
 from scalefold.search.a3m import query_of, rename_query
 from scalefold.search.binaries import find_binary, find_hhsuite_data
 from scalefold.search.ffindex import check_files, data_file, index_file
@@ -23,7 +23,7 @@ from scalefold.search.process import Limits, ToolError, checked_output, run
 
 _MAX_ROWS: Final = "1000000"
 MAX_COLUMNS: Final = 19_999
-"""Columns that a profile may have: a longer one is cut off, with a warning at most."""
+"""Most columns of a profile. Programs cut off a longer one, with no more than a warning."""
 # AlphaFold2's, but for those that are HH-suite's own.
 HHBLITS_OPTIONS: Final = (
     *("-n", "3", "-e", "0.001", "-maxseq", _MAX_ROWS, "-realign_max", "100000"),
@@ -39,7 +39,7 @@ def database_part(database: Path, part: str) -> Path:
 
 
 def check_hh_database(database: Path) -> None:
-    """Refuse an HH-suite database of which a part is missing or empty, with which programs crash.
+    """Refuse an HH-suite database with a missing or empty part: programs would crash.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def check_hh_database(database: Path) -> None:
     is_compressed = index_file(database_part(database, "ca3m")).exists()
     check_files(database_part(database, "ca3m" if is_compressed else "a3m"))
     profiles = database_part(database, "hhm")
-    # Profiles are made from the alignments where they are not stored.
+    # If profiles are not stored, programs make them from the alignments.
     if data_file(profiles).exists() or index_file(profiles).exists():
         check_files(profiles)
 
@@ -80,18 +80,14 @@ def hhblits(
     Raises
     ------
     InputError
-        The query is no alignment of the sequence.
+        The query is not an alignment of the sequence.
     ToolError
-        See `scalefold.search.process.run`; or what is written is no such alignment; or the sequence
-        is longer than ``MAX_COLUMNS``.
+        See `scalefold.search.process.run`; or the result is not an alignment of the sequence; or
+        the sequence is longer than ``MAX_COLUMNS``.
     """
     with _workspace(query, sequence) as folder:
         command = _command("hhblits", "query.a3m", databases, limits)
-        run(
-            [*command, *options, "-o", "out.hhr", "-oa3m", "out.a3m"],
-            limits,
-            cwd=folder,
-        )
+        run([*command, *options, "-o", "out.hhr", "-oa3m", "out.a3m"], limits, cwd=folder)
         content = _output(folder / "out.a3m", "hhblits")
         with checked_output("hhblits"):
             parse_a3m(content, sequence, "its a3m")
@@ -121,7 +117,7 @@ def hhsearch(
 
 def hhalign(
     query: bytes, sequence: str, template: bytes, template_name: str, limits: Limits
-) -> list[TemplateHit]:
+) -> list[HhrHit]:
     """Return the alignments of two alignments' profiles with each other, the best first.
 
     Parameters
@@ -138,7 +134,7 @@ def hhalign(
     InputError, ToolError
         As `hhblits`.
     """
-    # A template that is an alignment would be listed under the query's name.
+    # hhalign would list an alignment under the query's name.
     profile, _ = hhmake(template, query_of(template, template_name), template_name, limits)
     with _workspace(query, sequence) as folder:
         (folder / "template.hhm").write_bytes(profile)
@@ -169,7 +165,7 @@ def hhmake(alignment: bytes, sequence: str, name: str, limits: Limits) -> tuple[
 
 
 def cstranslate(alignments: Path, out: Path, limits: Limits) -> None:
-    """Write the column states, of which hhblits' first filter makes use, of a database.
+    """Write a database's column states, which the first filter of hhblits uses.
 
     Parameters
     ----------
@@ -213,7 +209,7 @@ def _command(
 
 @contextmanager
 def _workspace(query: bytes, sequence: str, name: str = "query") -> Iterator[Path]:
-    """Yield a temporary folder with the checked query, under a name that no program mistakes."""
+    """Yield a temporary folder with the checked query, under a plain name."""
     encode_sequence(sequence)
     if len(sequence) > MAX_COLUMNS:
         raise ToolError(

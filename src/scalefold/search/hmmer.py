@@ -12,7 +12,7 @@ import numpy as np
 
 from scalefold.chem.residues import MSA_SYMBOLS
 from scalefold.errors import InputError
-from scalefold.raw.alignments import encode_sequence, parse_a3m
+from scalefold.raw.a3m import encode_sequence, parse_a3m
 from scalefold.search.a3m import read_stockholm, stockholm_hits_to_a3m, stockholm_to_a3m
 from scalefold.search.binaries import find_binary
 from scalefold.search.process import Limits, checked_output, run, run_reading
@@ -30,7 +30,7 @@ _QUERY: Final = "query.fasta"
 
 
 def check_fasta_database(database: Path) -> None:
-    """Refuse what is no file of sequences, or is empty.
+    """Refuse a database that is not a file of sequences, or is empty.
 
     Raises
     ------
@@ -64,8 +64,8 @@ def jackhmmer(
     limits
         Of the run.
     max_rows
-        Rows that are kept, the query included: the best. The others are left out while jackhmmer
-        writes, and are never in memory or on the disk.
+        Most rows to keep, the best, the query included. Others are skipped while jackhmmer writes
+        them, and are never in memory or on the disk.
     options
         Command line words, in place of AlphaFold2's.
 
@@ -74,16 +74,13 @@ def jackhmmer(
     InputError
         The sequence has other symbols than letters.
     ToolError
-        See `scalefold.search.process.run`; or what is written is no alignment of the sequence.
+        See `scalefold.search.process.run`; or the result is not an alignment of the sequence.
     """
     encode_sequence(sequence)
     with tempfile.TemporaryDirectory(prefix="scalefold-search-") as folder:
         (Path(folder) / _QUERY).write_text(f">query\n{sequence}\n")
-        command = [str(find_binary("jackhmmer")), "-o", "/dev/null", "-A", "/dev/stdout"]
-        command += ["--cpu", str(limits.threads)]
-        words = [*command, *options]
         rows = run_reading(
-            [*words, _QUERY, database.absolute()],
+            [*_words("jackhmmer", limits, options), _QUERY, database.absolute()],
             limits,
             lambda stream: read_stockholm(stream, "jackhmmer", max_rows),
             Path(folder),
@@ -102,7 +99,7 @@ def hmmsearch(
     max_rows: int | None = None,
     options: Sequence[str] = HMMSEARCH_OPTIONS,
 ) -> bytes:
-    """Return the a3m alignment of what the profile of an alignment finds, the query first.
+    """Return the a3m alignment of the hits of an alignment's profile, the query first.
 
     Parameters
     ----------
@@ -123,11 +120,8 @@ def hmmsearch(
         (folder / "query.sto").write_bytes(stockholm)
         build = [str(find_binary("hmmbuild")), "--amino", "--hand", "-o", "/dev/null"]
         run([*build, "query.hmm", "query.sto"], limits, folder)
-        command = [str(find_binary("hmmsearch")), "-o", "/dev/null", "-A", "/dev/stdout"]
-        command += ["--cpu", str(limits.threads)]
-        words = [*command, *options]
         rows = run_reading(
-            [*words, "query.hmm", database.absolute()],
+            [*_words("hmmsearch", limits, options), "query.hmm", database.absolute()],
             limits,
             lambda stream: _read_hits(stream, hits),
             folder,
@@ -138,8 +132,14 @@ def hmmsearch(
     return content
 
 
+def _words(program: str, limits: Limits, options: Sequence[str]) -> list[str]:
+    """Return the command line of a search that writes its alignment to standard output."""
+    command = [str(find_binary(program)), "-o", "/dev/null", "-A", "/dev/stdout"]
+    return [*command, "--cpu", str(limits.threads), *options]
+
+
 def _read_hits(stream: IO[bytes], max_rows: int | None) -> dict[bytes, bytes]:
-    """Return the hits' rows; hmmsearch writes nothing if there are none."""
+    """Return the rows of the hits; hmmsearch writes nothing if there is none."""
     first = stream.readline()
     return read_stockholm(chain([first], stream), "hmmsearch", max_rows) if first else {}
 

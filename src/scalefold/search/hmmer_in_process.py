@@ -1,7 +1,7 @@
-"""jackhmmer's first search inside this process, by pyhmmer: no program to install or to start.
+"""jackhmmer's first search inside this process, by pyhmmer: no program is installed or started.
 
-It is HMMER's own code, and finds what the program finds. Nothing can limit memory inside a process,
-so databases are small. They are read and searched in parts, and time is checked after each.
+pyhmmer is HMMER's own code, and finds the same hits. Nothing can limit memory inside a process, so
+databases must be small. They are read and searched in parts, and time is checked after each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.errors import InputError
-from scalefold.raw.alignments import encode_sequence, parse_a3m
+from scalefold.raw.a3m import encode_sequence, parse_a3m
 from scalefold.search.a3m import read_stockholm, stockholm_to_a3m
 from scalefold.search.hmmer import JACKHMMER_OPTIONS, check_fasta_database
 from scalefold.search.process import Limits, ToolError, checked_output
@@ -23,7 +23,7 @@ from scalefold.search.process import Limits, ToolError, checked_output
 MAX_DATABASE_BYTES: Final = 10**9
 """About twice Swiss-Prot with all its isoforms."""
 PART_RESIDUES: Final = 10**7
-"""Searched in less than a second, after which the time is looked at."""
+"""A part is searched in less than a second, then the time is checked."""
 _SETTINGS: Final = {
     "-E": "E",
     "--domE": "domE",
@@ -44,8 +44,8 @@ def check_in_process(database: Path, options: Sequence[str] = JACKHMMER_OPTIONS)
     Raises
     ------
     InputError
-        pyhmmer is not installed, or does not know one of jackhmmer's options; or the database is no
-        FASTA file, is empty, or is too large.
+        pyhmmer is not installed, or does not know one of jackhmmer's options; or the database is
+        not a FASTA file, is empty, or is too large.
     """
     if importlib.util.find_spec("pyhmmer") is None:
         raise InputError(
@@ -76,7 +76,7 @@ def jackhmmer_in_process(
     sequence, database, max_rows
         As in `scalefold.search.hmmer.jackhmmer`.
     limits
-        Of the minutes; the memory is not limited, and there is one thread.
+        Only the minutes count: memory is not limited, and there is one thread.
     options
         jackhmmer's command line words: thresholds, filters and ``-N 1``.
     part_residues

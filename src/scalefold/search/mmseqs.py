@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Final
 
 from scalefold.errors import InputError
-from scalefold.raw.alignments import encode_sequence, parse_a3m
+from scalefold.raw.a3m import encode_sequence, parse_a3m
 from scalefold.search.binaries import find_binary
 from scalefold.search.process import Limits, checked_output, run
 
 # ColabFold's sensitivity and iterations.
 MMSEQS_OPTIONS: Final = ("--num-iterations", "3", "-s", "8", "-e", "0.1", "--max-seqs", "10000")
 _A3M: Final = ("--msa-format-mode", "5")
-# Beside the sequences: scores of each of them, and the kernels' own buffers.
+# Besides the sequences: a score for each, and the kernels' buffers.
 _GPU_BYTES_A_SEQUENCE: Final = 64
 _GPU_SPARE_BYTES: Final = 1 << 30
 
 
 def check_mmseqs_database(database: Path) -> None:
-    """Refuse a path where there is no MMseqs2 database, or an empty one.
+    """Refuse a missing or empty MMseqs2 database.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def check_gpu(database: Path, free_bytes: int | None = None) -> None:
     database
         Prefix of a padded database.
     free_bytes
-        Free memory of the GPU; default: what ``nvidia-smi`` says.
+        Free memory of the GPU; default: by ``nvidia-smi``.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def mmseqs(
     InputError
         The sequence has other symbols than letters.
     ToolError
-        See `scalefold.search.process.run`; or what is written is no alignment of the sequence.
+        See `scalefold.search.process.run`; or the result is not an alignment of the sequence.
     """
     encode_sequence(sequence)
     program = find_binary("mmseqs")

@@ -1,7 +1,7 @@
 """Run a program with limits of time and memory, in a process group of its own.
 
-Programs start others: Debian's ``hhblits`` is a script that starts the real one, which a kill of
-the script alone would leave running. So the whole group is killed, also after an interruption.
+Programs start others: Debian's ``hhblits`` is a script that starts the real program. To kill the
+script alone would leave that running. So the whole group is killed, also after an interruption.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from scalefold.errors import InputError
 Result = TypeVar("Result")
 _LAST_LINES: Final = 3
 _MOST_SAID: Final = 400
-# Counted is memory that a program writes: databases are mapped and may be larger than any memory.
+# Only memory that a program writes counts: mapped databases may be larger than any memory.
 _LIMITED: Final = 'ulimit -c 0; ulimit -d "$1"; shift; exec "$@"'
 
 
 class ToolError(InputError):
-    """A program failed on one input: it ran too long, crashed or wrote what is no result."""
+    """A program failed on one input: it ran too long, crashed, or wrote no valid result."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Limits:
     memory_gigabytes
         Memory of each of its processes; mapped database files do not count. Infinity: no limit.
     threads
-        Number that it is told to use.
+        Number of threads.
     """
 
     minutes: float = 60.0
@@ -61,7 +61,7 @@ UNLIMITED: Final = Limits(math.inf, math.inf)
 
 
 def run(command: Sequence[str | Path], limits: Limits, cwd: Path | None = None) -> None:
-    """Run a program to its end; what it prints is only for errors.
+    """Run a program to its end; its output is used for error messages only.
 
     Raises
     ------
@@ -73,13 +73,7 @@ def run(command: Sequence[str | Path], limits: Limits, cwd: Path | None = None) 
 
 @contextlib.contextmanager
 def checked_output(program: str) -> Iterator[None]:
-    """Name the program whose output cannot be used.
-
-    Raises
-    ------
-    ToolError
-        In place of an InputError.
-    """
+    """Turn an InputError about a program's output into a ToolError that names the program."""
     try:
         yield
     except InputError as error:
@@ -92,7 +86,7 @@ def run_reading(
     read: Callable[[IO[bytes]], Result],
     cwd: Path | None = None,
 ) -> Result:
-    """Run a program, and return what ``read`` makes of its standard output while it runs.
+    """Run a program; ``read`` reads its standard output meanwhile, and its result is returned.
 
     Raises
     ------
@@ -132,7 +126,7 @@ def run_reading(
             with process.stdout as stream:
                 try:
                     result = read(stream)
-                except InputError as error:  # perhaps only since the program was ended
+                except InputError as error:  # the program may have been killed
                     bad_output = error
                     stream.read()
             code = process.wait()
@@ -153,7 +147,7 @@ def run_reading(
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of the group; the program itself may have ended already."""
+    """Kill the rest of the group; the program itself may have ended already."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -172,7 +166,7 @@ def _cause(code: int, limits: Limits) -> str:
 
 
 def _tail(said: IO[bytes]) -> str:
-    """Return the last lines of what it said, as the end of a sentence."""
+    """Return the last lines of a program's messages, as the end of a sentence."""
     said.seek(0, os.SEEK_END)
     said.seek(max(0, said.tell() - 10_000))
     lines = [" ".join(line.split()) for line in said.read().decode("utf-8", "replace").split("\n")]

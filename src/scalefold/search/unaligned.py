@@ -6,11 +6,13 @@ from collections import defaultdict
 from pathlib import Path
 
 from scalefold.config.schema import Config
-from scalefold.raw.chains import alignment_folder, entry_of, read_chains
+from scalefold.fetch.fetched import check_raw
+from scalefold.raw.chain_key import entry_of
+from scalefold.raw.chains import read_chains
 from scalefold.raw.fasta import FastaRecord
-from scalefold.raw.fetched import check_raw
+from scalefold.raw.raw_folder import alignment_folder
 from scalefold.search.given import find_given
-from scalefold.search.search import RECORD
+from scalefold.search.one_sequence import RECORD
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import filled_buckets
 from scalefold.shards.chain_table import chain_columns, chain_table

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
-from scalefold.raw.chains import Rejected
+from scalefold.raw.rejected import Rejected
 from scalefold.shards.alignment_table import ALIGNMENT_COLUMNS, alignment_columns
 from scalefold.shards.chain_list import check_searched, check_table
 from scalefold.shards.chain_table import chain_columns, chain_table
 from scalefold.shards.repack_hint import pack_command
-from scalefold.shards.source_files import Snapshot, source_columns
+from scalefold.shards.source_files import RawSnapshot, source_columns
 from scalefold.shards.summary import (
     ChainSummary,
     MsaSummary,
@@ -56,9 +56,9 @@ class PackedBuckets:
     notes: Counter[str]
 
 
-def read_sources(folder: Path, buckets: Sequence[int], config: Config) -> Snapshot:
+def read_sources(folder: Path, buckets: Sequence[int], config: Config) -> RawSnapshot:
     """Return the raw files of some buckets; raises as `read_buckets`."""
-    return Snapshot.of(
+    return RawSnapshot.of(
         source_columns(read(folder, bucket, config).head.sources)
         for bucket in buckets
         for read in (read_chain_summary, read_msa_summary)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.table import Table
 
-from scalefold.raw.chains import Rejected
+from scalefold.raw.rejected import Rejected
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.schema import FORMER_VERSION, shard_file
 from scalefold.shards.shard_file import ShardFile

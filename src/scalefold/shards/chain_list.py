@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
-from scalefold.raw.chains import ChainRow, entry_of
+from scalefold.raw.chain_key import entry_of
+from scalefold.raw.chains import ChainRow
 from scalefold.shards.buckets import bucket_of
 from scalefold.shards.repack_hint import PACK_ALL_AGAIN
 

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from scalefold.chem.residues import CA, GAP
 from scalefold.errors import InputError, first_few
-from scalefold.raw.alignments import ROW_SOURCES
-from scalefold.raw.chains import read_rejected
+from scalefold.raw.alignment import ROW_SOURCES
+from scalefold.raw.rejected import read_rejected
 from scalefold.shards.audit import audit_table, chain_counts
 from scalefold.shards.codec import decode_chain, decode_msa
 from scalefold.shards.hit_codec import PackedHits, decode_located

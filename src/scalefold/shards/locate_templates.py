@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from scalefold.config.data import ShardsConfig
 from scalefold.errors import ChecksumError
-from scalefold.raw.chains import entry_of
+from scalefold.raw.chain_key import entry_of
 from scalefold.raw.templates import Located, locate
 from scalefold.shards.hit_codec import PackedHits, encode_located
 from scalefold.shards.pack_alignments import EXCLUDED

@@ -14,11 +14,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from scalefold.config.values import NonNegative
 from scalefold.errors import ChecksumError, InputError, UnreadableError
 from scalefold.io.atomic import file_sha256, write_bytes
-from scalefold.raw.chains import STRUCTURE_SUFFIXES
+from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
 from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import FORMER_VERSION, MANIFEST_FILE, SCHEMA_VERSION
 from scalefold.shards.sealed_json import check_keys, read_sealed, sealed
-from scalefold.shards.source_files import Snapshot
+from scalefold.shards.source_files import RawSnapshot
 from scalefold.shards.writer import ShardFacts
 
 QUERY_ALONE: Final = "chains with their query alone"
@@ -48,7 +48,7 @@ class Manifest:
 
     schema_version: int
     config_hash: str
-    source: Snapshot
+    source: RawSnapshot
     counts: dict[str, NonNegative]
     files: tuple[ShardFacts, ...]
 

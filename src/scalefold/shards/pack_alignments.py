@@ -17,10 +17,14 @@ from scalefold.config.data import DataConfig
 from scalefold.config.identity import packing_hash, packing_settings
 from scalefold.config.schema import Config
 from scalefold.errors import InputError, UnreadableError
-from scalefold.raw.alignments import Alignment, read_folder
-from scalefold.raw.chains import Rejected, alignment_folder, entry_of, read_chains
-from scalefold.raw.fetched import FetchRecord, check_raw
-from scalefold.raw.hhr import TemplateHit, read_hhr
+from scalefold.fetch.fetched import FetchRecord, check_raw
+from scalefold.raw.a3m import read_folder
+from scalefold.raw.alignment import Alignment
+from scalefold.raw.chain_key import entry_of
+from scalefold.raw.chains import read_chains
+from scalefold.raw.hhr import HhrHit, read_hhr
+from scalefold.raw.raw_folder import alignment_folder
+from scalefold.raw.rejected import Rejected
 from scalefold.raw.templates import best_first, sequence_reason
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_chains
@@ -179,7 +183,7 @@ class _Packer:
         self.sources: list[SourceFile] = []
         self.num_excluded = 0
 
-    def record(self, facts: ChainFacts) -> tuple[MsaRecord, Alignment, list[TemplateHit]] | None:
+    def record(self, facts: ChainFacts) -> tuple[MsaRecord, Alignment, list[HhrHit]] | None:
         """Return what to store of a chain, that as an alignment, and its template hits.
 
         ``None`` if it has no files or unusable ones.
@@ -210,16 +214,14 @@ class _Packer:
         record = MsaRecord.of(bytes.fromhex(facts.seq_id), full, stored)
         return record, stored, self._usable(hits, sequence, others)
 
-    def _usable(
-        self, hits: list[TemplateHit], sequence: str, others: Mapping[int, str]
-    ) -> list[TemplateHit]:
+    def _usable(self, hits: list[HhrHit], sequence: str, others: Mapping[int, str]) -> list[HhrHit]:
         """Return the hits that may serve the sequence, by descending sum of probabilities."""
         usable = [h for h in best_first(hits) if sequence_reason(h, sequence, others) is None]
         self.num_excluded += len(hits) - len(usable)
         return usable
 
 
-def _template_hits(hhr: Path, sequence: str, other_parents: Mapping[int, str]) -> list[TemplateHit]:
+def _template_hits(hhr: Path, sequence: str, other_parents: Mapping[int, str]) -> list[HhrHit]:
     """Hits of a result file. Those that are no chains of the PDB are found in no list of chains."""
     hits = read_hhr(hhr, sequence, other_parents)
     if hits and not any(hit.entry_id for hit in hits):

@@ -16,19 +16,13 @@ from rich.progress import track
 from scalefold.config.identity import packing_hash
 from scalefold.config.schema import Config
 from scalefold.errors import InputError, listed
+from scalefold.fetch.fetched import check_raw
 from scalefold.io.atomic import atomic_file
-from scalefold.raw.chains import (
-    REJECTED_COLUMNS,
-    Rejected,
-    Split,
-    alignment_folder,
-    entry_of,
-    read_chains,
-    read_rejected,
-    table_text,
-)
-from scalefold.raw.fetched import check_raw
-from scalefold.raw.split_list import with_splits
+from scalefold.raw.chain_key import entry_of
+from scalefold.raw.chains import Split, read_chains, with_splits
+from scalefold.raw.raw_folder import alignment_folder
+from scalefold.raw.rejected import REJECTED_COLUMNS, Rejected, read_rejected
+from scalefold.raw.table import table_text
 from scalefold.shards.all_buckets import read_buckets, read_sources
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of, filled_buckets

@@ -16,10 +16,12 @@ from scalefold.chem.residues import CA, RESTYPES_WITH_X
 from scalefold.config.identity import packing_hash, packing_settings
 from scalefold.config.schema import Config
 from scalefold.errors import InputError, UnreadableError
+from scalefold.fetch.fetched import FetchRecord, check_raw
 from scalefold.io.atomic import make_folder
-from scalefold.raw.chains import ChainRow, Rejected, mmcif_path, read_chains
-from scalefold.raw.fetched import FetchRecord, check_raw
+from scalefold.raw.chains import ChainRow, read_chains
 from scalefold.raw.mmcif import Chain, read_entry
+from scalefold.raw.raw_folder import mmcif_path
+from scalefold.raw.rejected import Rejected
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_chains
 from scalefold.shards.records import ChainRecord

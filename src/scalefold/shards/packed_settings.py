@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from scalefold.config.identity import packing_hashes
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
-from scalefold.raw.chains import ChainRow, read_chains, read_rejected
-from scalefold.raw.split_list import with_splits
+from scalefold.raw.chains import ChainRow, read_chains, with_splits
+from scalefold.raw.rejected import read_rejected
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.repack_hint import PACK_ALL_AGAIN

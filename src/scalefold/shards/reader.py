@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scalefold.errors import InputError
-from scalefold.raw.chains import entry_of
+from scalefold.raw.chain_key import entry_of
 from scalefold.shards.codec import decode_chain, decode_msa
 from scalefold.shards.hit_codec import (
     PackedHits,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalefold.chem.residues import RESTYPES_WITH_X
-from scalefold.raw.alignments import Alignment, profile
+from scalefold.raw.alignment import Alignment, profile
 from scalefold.raw.chains import Split
 
 Origin = Literal["experimental", "distilled"]
@@ -146,7 +146,7 @@ class MsaRecord:
         ``[D]`` uint16: column, and number of residues deleted to its left.
     row_source
         ``[R]`` uint8, the alignment each row came from: index into
-        :data:`scalefold.raw.alignments.ROW_SOURCES`.
+        :data:`scalefold.raw.alignment.ROW_SOURCES`.
     profile
         ``[N, 22]`` float32, frequency of each symbol over the *full* alignment.
     num_seq_full

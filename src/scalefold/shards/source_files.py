@@ -55,7 +55,7 @@ def source_columns(sources: Iterable[SourceFile]) -> pa.RecordBatch:
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
-class Snapshot:
+class RawSnapshot:
     """All raw files at once.
 
     Parameters
@@ -71,14 +71,14 @@ class Snapshot:
     sha256: str
 
     @staticmethod
-    def of(sources: Iterable[pa.RecordBatch]) -> Snapshot:
+    def of(sources: Iterable[pa.RecordBatch]) -> RawSnapshot:
         """Return the snapshot of `source_columns`, in any order, repetitions allowed."""
         digest, previous, files, total = hashlib.sha256(), None, 0, 0
         for path, num_bytes, sha256 in heapq.merge(*map(_rows, sources), key=itemgetter(0)):
             if path != previous:
                 digest.update(f"{sha256.hex()}  {path}\n".encode())
                 files, total, previous = files + 1, total + num_bytes, path
-        return Snapshot(files, total, digest.hexdigest())
+        return RawSnapshot(files, total, digest.hexdigest())
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, int, bytes]]:

@@ -20,7 +20,7 @@ from scalefold.config.identity import former_packing_settings, packing_hashes, p
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.io.atomic import write_bytes
-from scalefold.raw.chains import Rejected
+from scalefold.raw.rejected import Rejected
 from scalefold.shards.repack_hint import PACK_ALIGNMENTS_AGAIN, PACK_ALL_AGAIN, pack_command
 from scalefold.shards.schema import FAMILY_VERSIONS, summary_file
 from scalefold.shards.sealed_json import check_keys, read_sealed, sealed
@@ -98,7 +98,7 @@ class ChainSummary:
 class AlignmentFacts:
     """One row of an msa shard; ``chain_key`` is the chain whose files were read.
 
-    ``num_other_parents`` and ``cut`` are those of :class:`~scalefold.raw.alignments.Alignment`.
+    ``num_other_parents`` and ``cut`` are those of :class:`~scalefold.raw.alignment.Alignment`.
     ``num_rows`` counts the query too; summaries of earlier versions have none.
     """
 

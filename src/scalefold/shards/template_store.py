@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from scalefold.chem.residues import RESTYPES_WITH_X
 from scalefold.errors import ChecksumError
-from scalefold.raw.chains import entry_of
+from scalefold.raw.chain_key import entry_of
 from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import shard_file
 from scalefold.shards.shard_file import ShardFile

@@ -15,7 +15,7 @@ from scalefold.config.schema import Config, LossConfig
 from scalefold.engine.cuda_graphs import CapturedPasses
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
-from scalefold.features.shares import pad_to_degree
+from scalefold.features.padding import pad_to_degree
 from scalefold.loss.lddt import lddt
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold

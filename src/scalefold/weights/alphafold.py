@@ -45,7 +45,7 @@ class Layout(Enum):
                 return array.reshape(-1)
 
 
-class Entry(NamedTuple):
+class ArrayMap(NamedTuple):
     """One array of AlphaFold's and the parameters that it becomes, one for each block."""
 
     key: str
@@ -234,7 +234,7 @@ _HEADS: Final[Table] = {
 _TM_HEAD: Final[Table] = {"predicted_aligned_error_head": ("tm", _LOGITS)}
 
 
-def alphafold_entries(config: ModelConfig) -> list[Entry]:
+def alphafold_entries(config: ModelConfig) -> list[ArrayMap]:
     """Every array that AlphaFold's file of this model has, and where each goes."""
     entries = [
         *_entries(_TRUNK, "", ""),
@@ -302,18 +302,18 @@ def alphafold_to_current(
     return state
 
 
-def _stack(entries: Iterable[Entry], blocks: str, num_blocks: int) -> Iterator[Entry]:
+def _stack(entries: Iterable[ArrayMap], blocks: str, num_blocks: int) -> Iterator[ArrayMap]:
     """Turn the entries of one block into those of all blocks."""
     for entry in entries:
         names = tuple(f"{blocks}.{i}.{entry.names[0]}" for i in range(num_blocks))
-        yield Entry(entry.key, names, entry.layout, stacked=True)
+        yield ArrayMap(entry.key, names, entry.layout, stacked=True)
 
 
-def _entries(table: Table, scope: str, prefix: str) -> Iterator[Entry]:
+def _entries(table: Table, scope: str, prefix: str) -> Iterator[ArrayMap]:
     for key, target in table.items():
         if isinstance(target, Leaf):
             leaf_key = f"{PREFIX}{scope.rstrip('/')}{key}"
-            yield Entry(leaf_key, (prefix + target.name,), target.layout, stacked=False)
+            yield ArrayMap(leaf_key, (prefix + target.name,), target.layout, stacked=False)
         else:
             name, inner = target
             yield from _entries(inner, f"{scope}{key}/", f"{prefix}{name}.")

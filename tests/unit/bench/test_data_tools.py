@@ -10,8 +10,8 @@ from tools.repeated_raw import repeat
 from tools.synthetic_mirror import write_mirror
 
 from scalefold.config import make_config
+from scalefold.fetch.run import fetch
 from scalefold.raw.chains import read_chains
-from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
 from scalefold.shards.verify import verify
 

@@ -26,13 +26,13 @@ from scalefold.evaluate.chains import evaluate_chains
 from scalefold.features.contract import Features
 from scalefold.features.pipeline import prediction_features
 from scalefold.features.query import Query
+from scalefold.fetch.run import fetch
 from scalefold.model import AlphaFold, Previous
 from scalefold.model.confidence import plddt
 from scalefold.model.example import set_example_weights
 from scalefold.predict.predictor import Prediction
 from scalefold.progress import LiveLine
 from scalefold.raw.chains import read_chains
-from scalefold.raw.fetch import fetch
 from scalefold.shards.manifest import data_hash
 from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
@@ -451,7 +451,7 @@ def test_structures_that_would_be_one_file_are_refused_before_the_work(
     pair = [("1lcd_A", "train", 51), ("1lcd_a", "train", 51)]
     monkeypatch.setattr("scalefold.evaluate.run._chains", lambda *_: pair)
     monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
-    monkeypatch.setattr("scalefold.raw.case_collisions._is_blind_to_case", lambda folder: True)
+    monkeypatch.setattr("scalefold.io.case_collisions._is_blind_to_case", lambda folder: True)
     with pytest.raises(InputError, match=r"1lcd_A\.cif .*1lcd_a\.cif"):
         evaluate_weights(settings(), checkpoint, shards, tmp_path / "e.json", structures=tmp_path)
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from scalefold.features.draws import MsaDraws
-from scalefold.features.msa_rows import choose_rows, kept_rows
+from scalefold.features.msa_rows import kept_rows, select_rows
+from scalefold.features.sample_random import MsaRandom
 
 NONE = np.zeros(0, np.int64)
 
@@ -10,7 +10,7 @@ NONE = np.zeros(0, np.int64)
 def draws(rows, starts=NONE, seed=0):
     order = 1 + np.random.default_rng(seed).permutation(rows - 1)
     empty = np.zeros((0, 0), np.float32)
-    return MsaDraws(np.asarray(starts, np.int64), order, empty, empty)
+    return MsaRandom(np.asarray(starts, np.int64), order, empty, empty)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 10, 33, 100])
@@ -35,7 +35,7 @@ def test_the_query_stays_even_if_everything_else_goes():
 
 def test_centres_and_others_are_the_kept_rows():
     starts = [3, 40]
-    choice = choose_rows(50, draws(50, starts), 8, 0.1)
+    choice = select_rows(50, draws(50, starts), 8, 0.1)
     assert choice.centres[0] == 0
     assert len(choice.centres) == 8
     used = np.concatenate([choice.centres, choice.others])
@@ -46,20 +46,20 @@ def test_centres_and_others_are_the_kept_rows():
 def test_centres_are_uniform_over_rows():
     counts = np.zeros(11)
     for seed in range(2000):
-        counts[choose_rows(11, draws(11, seed=seed), 4, 0.3).centres] += 1
+        counts[select_rows(11, draws(11, seed=seed), 4, 0.3).centres] += 1
     assert counts[0] == 2000
     # each other row with probability 3/10
     assert abs(counts[1:] - 600).max() < 5 * np.sqrt(2000 * 0.3 * 0.7)
 
 
 def test_shallow_alignment_has_fewer_centres_and_no_others():
-    choice = choose_rows(5, draws(5), 8, 0.3)
+    choice = select_rows(5, draws(5), 8, 0.3)
     assert len(choice.centres) == 5
     assert len(choice.others) == 0
 
 
 def test_one_cluster_is_the_query():
-    choice = choose_rows(5, draws(5), 1, 0.3)
+    choice = select_rows(5, draws(5), 1, 0.3)
     assert choice.centres.tolist() == [0]
     assert sorted(choice.others) == [1, 2, 3, 4]
 
@@ -69,7 +69,7 @@ def test_rows_of_a_predicted_structure_are_drawn_uniformly_and_without_repetitio
     kept = set(np.flatnonzero(kept_rows(50, np.asarray(starts), 0.1)))
     counts = np.zeros(50)
     for seed in range(1000):
-        choice = choose_rows(50, draws(50, starts, seed), 8, 0.1, max_rows=20)
+        choice = select_rows(50, draws(50, starts, seed), 8, 0.1, max_rows=20)
         used = np.concatenate([choice.centres, choice.others])
         assert len(choice.centres) == 8
         assert len(used) == len(set(used)) == 20
@@ -82,5 +82,5 @@ def test_rows_of_a_predicted_structure_are_drawn_uniformly_and_without_repetitio
 
 
 def test_fewer_rows_than_are_asked_for_are_all_used():
-    choice = choose_rows(5, draws(5), 3, 0.3, max_rows=1000)
+    choice = select_rows(5, draws(5), 3, 0.3, max_rows=1000)
     assert sorted([*choice.centres, *choice.others]) == [0, 1, 2, 3, 4]

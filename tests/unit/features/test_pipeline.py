@@ -6,16 +6,16 @@ import torch
 
 from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
-from scalefold.features.choices import prediction_choices, training_choices
 from scalefold.features.contract import ALL_FEATURES, INPUT_FEATURES, validate
 from scalefold.features.pipeline import (
     features_of,
-    make_features,
     prediction_features,
+    raw_training_features,
+    selected_features,
     training_features,
-    training_inputs,
 )
 from scalefold.features.query import Query
+from scalefold.features.selection import prediction_selection, training_selection
 
 CONFIG = FeaturesConfig(crop_size=24, max_msa_clusters=6, max_extra_msa=10, max_templates=3)
 SIZES = {"B": 1, "N": 24, "S": 6, "E": 10, "T": 3}
@@ -148,10 +148,10 @@ def test_prediction_takes_the_whole_chain(sample):
 
 def test_a_prediction_reads_what_training_does_without_a_structure(sample):
     query = Query.of(sample)
-    choices = prediction_choices(query, CONFIG, 0, 2)
+    selection = prediction_selection(query, CONFIG, 0, 2)
     for alone, learnt in zip(
         prediction_features(query, CONFIG, 0, 2),
-        make_features(sample, choices, CONFIG),
+        selected_features(sample, selection, CONFIG),
         strict=True,
     ):
         assert alone.keys() == INPUT_FEATURES.keys()
@@ -172,7 +172,7 @@ def test_prediction_depends_on_seed_and_key_alone(sample):
 def test_prediction_deletes_no_blocks(make_sample):
     """All rows fit: every row must be there."""
     few = make_sample(length=20, rows=14)
-    features = make_features(few, prediction_choices(Query.of(few), CONFIG, 0, 1), CONFIG)[0]
+    features = selected_features(few, prediction_selection(Query.of(few), CONFIG, 0, 1), CONFIG)[0]
     rows = torch.cat([features["true_msa"][0], features["extra_msa"][0, :8]])
     assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, few.msa.msa.tolist()))
 
@@ -220,8 +220,8 @@ def test_the_device_changes_nothing_but_rounding(make_sample, length, rows):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_host_never_waits_for_the_device(sample):
-    choices = training_choices(sample, CONFIG, 0, 0, range(3))
-    inputs = training_inputs(sample, choices, CONFIG).to(torch.device("cuda"))
+    selection = training_selection(sample, CONFIG, 0, 0, range(3))
+    inputs = raw_training_features(sample, selection, CONFIG).to(torch.device("cuda"))
     features_of(inputs, CONFIG, 3)  # tables of constants are copied once
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.features.draws import DrawKey, draw_sample
-from scalefold.features.inputs import aligned_templates
-from scalefold.features.template_features import template_features
-from scalefold.features.templates import draw_templates, usable_templates
+from scalefold.features.sample_random import RandomKey, sample_random
+from scalefold.features.template_features import align_templates, template_features
+from scalefold.features.templates import select_templates, usable_templates
 
 QUERY_DATE = datetime.date(2020, 3, 1)
 
@@ -56,8 +55,8 @@ def counts(templates, config, trials=4000):
     ranks = np.zeros(len(templates))
     order = {id(hit): rank for rank, (hit, _) in enumerate(templates)}
     for d in range(trials):
-        draws = draw_sample(DrawKey("training", 3, d), config.template_pool)
-        chosen = [order[id(hit)] for hit, _ in draw_templates(templates, draws, config)]
+        draws = sample_random(RandomKey("training", 3, d), config.template_pool)
+        chosen = [order[id(hit)] for hit, _ in select_templates(templates, draws, config)]
         assert len(set(chosen)) == len(chosen)
         found[len(chosen)] += 1
         ranks[chosen] += 1
@@ -85,7 +84,7 @@ def test_only_the_pool_is_drawn_from(templates):
 
 
 def test_features_by_hand(templates):
-    features = template_features(aligned_templates(templates[:3], np.arange(0, 40)))
+    features = template_features(align_templates(templates[:3], np.arange(0, 40)))
     for slot, (hit, chain) in enumerate(templates[:3]):
         aligned = dict(zip(hit.q_idx.tolist(), hit.t_idx.tolist()))
         for q in range(40):
@@ -106,7 +105,7 @@ def test_features_by_hand(templates):
 
 
 def test_no_templates():
-    features = template_features(aligned_templates([], np.arange(0, 40)))
+    features = template_features(align_templates([], np.arange(0, 40)))
     assert {tensor.shape[0] for tensor in features.values()} == {0}
     assert features["template_torsion_angles_sin_cos"].shape == (0, 40, 7, 2)
 
@@ -120,16 +119,16 @@ def test_only_templates_that_may_be_drawn_are_looked_at(templates):
 
 
 def test_templates_of_a_part_of_the_query(templates):
-    whole = aligned_templates(templates[:3], np.arange(0, 40))
-    part = aligned_templates(templates[:3], np.arange(7, 27))
+    whole = align_templates(templates[:3], np.arange(0, 40))
+    part = align_templates(templates[:3], np.arange(7, 27))
     for tensor, expected in zip(part, whole, strict=True):
         assert torch.equal(tensor, expected[:, 7:27])
 
 
 def test_the_first_residue_of_a_crop_has_no_angle_with_the_one_before(templates):
     """AlphaFold2 measures the angles of templates after the crop."""
-    whole = template_features(aligned_templates(templates, np.arange(0, 40)))
-    cropped = template_features(aligned_templates(templates, np.arange(8, 28)))
+    whole = template_features(align_templates(templates, np.arange(0, 40)))
+    cropped = template_features(align_templates(templates, np.arange(8, 28)))
     mask, angles = "template_torsion_angles_mask", "template_torsion_angles_sin_cos"
     assert whole[mask][:, 8, :2].any()
     assert not cropped[mask][:, 0, :2].any()

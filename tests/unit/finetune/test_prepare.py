@@ -20,7 +20,8 @@ from scalefold.finetune.prepare import prepare
 from scalefold.finetune.request import Request
 from scalefold.finetune.settings import snakemake_command
 from scalefold.finetune.weights import read_given_weights
-from scalefold.raw.chains import read_chains, read_rejected
+from scalefold.raw.chains import read_chains
+from scalefold.raw.rejected import read_rejected
 from scalefold.weights import export_weights
 from scalefold.weights.matching import model_shapes
 

@@ -8,13 +8,13 @@ import torch
 from rich.console import Console
 
 from scalefold.config import load_config, make_config
-from scalefold.features.choices import prediction_choices
 from scalefold.features.contract import validate
-from scalefold.features.pipeline import make_features, training_features
+from scalefold.features.pipeline import selected_features, training_features
 from scalefold.features.query import Query
+from scalefold.features.selection import prediction_selection
+from scalefold.fetch.run import fetch
 from scalefold.loader.loader import TrainingLoader
 from scalefold.raw.chains import read_chains
-from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
 
@@ -62,7 +62,7 @@ def sizes(config, length):
 
 
 def whole(sample, config):
-    return make_features(sample, prediction_choices(Query.of(sample), config, 0, 1), config)
+    return selected_features(sample, prediction_selection(Query.of(sample), config, 0, 1), config)
 
 
 def check(features, expected_sizes):

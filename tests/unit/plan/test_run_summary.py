@@ -11,10 +11,10 @@ from tests.unit.cli.conftest import run
 from scalefold.config import load_stages, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError
+from scalefold.fetch.fetched import Kind
+from scalefold.fetch.on_mirrors import can_be_evaluated, check_files, lacking_files
 from scalefold.plan.run_summary import run_summary
-from scalefold.raw.chain_files import can_be_evaluated, check_files, lacking_files
 from scalefold.raw.chains import ChainRow, read_chains
-from scalefold.raw.fetched import Kind
 
 ROOT = Path(__file__).parents[3]
 WEB = {"chains": "-", "mirrors": {"mmcif": ["https://m.org"], "alignments": ["https://m.org"]}}

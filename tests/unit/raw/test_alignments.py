@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 
 from scalefold.chem.residues import GAP, MSA_SYMBOLS, RESTYPES
 from scalefold.errors import InputError
-from scalefold.raw.alignments import (
-    ROW_SOURCES,
-    Alignment,
-    encode_sequence,
-    merge,
-    parse_a3m,
-    profile,
-    read_a3m,
-    read_folder,
-)
+from scalefold.raw.a3m import encode_sequence, parse_a3m, read_a3m, read_folder
+from scalefold.raw.alignment import ROW_SOURCES, Alignment, merge, profile
 
 LETTER_CODE = {symbol: i for i, symbol in enumerate(MSA_SYMBOLS)} | {
     rare: MSA_SYMBOLS.index(common) for rare, common in zip("BUZJO", "DCEXX", strict=True)

@@ -8,20 +8,10 @@ from pathlib import Path
 import pytest
 
 from scalefold.errors import InputError
-from scalefold.raw.chains import (
-    ChainRow,
-    Rejected,
-    alignment_folder,
-    entry_of,
-    extended_form,
-    folder_hash,
-    leaking_clusters,
-    mmcif_path,
-    read_chains,
-    read_rejected,
-    short_form,
-    write_rejected,
-)
+from scalefold.raw.chain_key import entry_of, extended_form, short_form
+from scalefold.raw.chains import ChainRow, leaking_clusters, read_chains
+from scalefold.raw.raw_folder import alignment_folder, folder_hash, mmcif_path
+from scalefold.raw.rejected import Rejected, read_rejected, write_rejected
 
 HEADER = "chain_key\tsplit\tcluster_id\n"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from scalefold.errors import InputError
+from scalefold.fetch.mirrors import Downloader, UnavailableError
 from scalefold.raw.compressed import MAX_STRUCTURE_BYTES, read_bytes, unpacked
-from scalefold.raw.mirrors import Downloader, UnavailableError
 from scalefold.raw.mmcif import read_entry
 from scalefold.raw.outline import read_outline
 

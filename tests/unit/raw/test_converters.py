@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from scalefold.errors import InputError
-from scalefold.raw.alignments import parse_a3m
+from scalefold.raw.a3m import parse_a3m
 from scalefold.raw.alphafold_features import HHBLITS_LETTERS, features_to_a3m
 from scalefold.raw.openfold_database import database_indices, unpack_database
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scalefold.errors import InputError
-from scalefold.raw.alignments import parse_a3m
+from scalefold.raw.a3m import parse_a3m
 from scalefold.raw.hhr import parse_hhr
 from scalefold.raw.mmcif import parse_entry
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalefold.raw.alignments import read_folder
-from scalefold.raw.chains import ChainRow, folder_hash, read_chains
+from scalefold.raw.a3m import read_folder
+from scalefold.raw.chains import ChainRow, read_chains
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.mmcif import Chain, read_entry
+from scalefold.raw.raw_folder import folder_hash
 
 MAX_BYTES = 4_000_000
 LICENCES = {"CC0-1.0", "CC-BY-4.0 (UniProt)", "Apache-2.0"}

@@ -7,7 +7,7 @@ import pytest
 from Bio import SearchIO
 
 from scalefold.errors import InputError
-from scalefold.raw.hhr import TemplateHit, parse_hhr, read_hhr
+from scalefold.raw.hhr import HhrHit, parse_hhr, read_hhr
 
 HIT = """No 1
 >pdb_00001ABC_B2 SOME PROTEIN; x
@@ -36,9 +36,9 @@ def alignment_query(chain_folder: Path) -> str:
     return "".join(text.split(">")[1].split("\n")[1:])
 
 
-def assert_same_as_biopython(path: Path, hits: list[TemplateHit]) -> None:
+def assert_same_as_biopython(path: Path, hits: list[HhrHit]) -> None:
     """Bio.SearchIO reads all but Sum_probs; its hits are grouped by name, ours are not."""
-    by_name: dict[str, list[TemplateHit]] = {}
+    by_name: dict[str, list[HhrHit]] = {}
     for hit in hits:
         by_name.setdefault(hit.name.split()[0], []).append(hit)
     result = SearchIO.read(path, "hhsuite3-text")

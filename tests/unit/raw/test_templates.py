@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalefold.raw.hhr import TemplateHit, read_hhr
+from scalefold.raw.hhr import HhrHit, read_hhr
 from scalefold.raw.mmcif import Entry, read_entry
 from scalefold.raw.templates import (
     Located,
@@ -20,10 +20,10 @@ FRAGMENT = "MKTAYIAKQRQISFVKSHFSRQ"
 
 def make_hit(
     query: str, template: str, *, template_start: int = 0, chain_key: str = "1abc_A"
-) -> TemplateHit:
+) -> HhrHit:
     """A hit from two aligned rows; the query starts at its first residue."""
     residues_q, residues_t = (len(row) - row.count("-") for row in (query, template))
-    return TemplateHit(
+    return HhrHit(
         number=1,
         name=chain_key,
         chain_key=chain_key,
@@ -44,7 +44,7 @@ def make_hit(
     )
 
 
-def assert_located(result: Located | str, key: str, sequence: str, hit: TemplateHit) -> None:
+def assert_located(result: Located | str, key: str, sequence: str, hit: HhrHit) -> None:
     """Every pair must join the letters that the hit joins (where the chain agrees with it)."""
     assert isinstance(result, Located), result
     assert result.chain_key == key

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from scalefold.cli import app
 from scalefold.errors import InputError
 from scalefold.predict.model_cif import model_cif
-from scalefold.raw.alignments import encode_sequence
+from scalefold.raw.a3m import encode_sequence
 from scalefold.raw.mmcif import read_entry
 from scalefold.relax.run import relax_predictions
 from scalefold.relax.violations import violations

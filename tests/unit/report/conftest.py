@@ -19,7 +19,7 @@ from scalefold.evaluate.results import mean_by_split
 from scalefold.report.content import report_content
 from scalefold.report.inputs import read_run
 from scalefold.shards.manifest import Manifest, data_hash
-from scalefold.shards.source_files import Snapshot
+from scalefold.shards.source_files import RawSnapshot
 from scalefold.shards.writer import ShardFacts
 
 STEPS = 200
@@ -161,7 +161,7 @@ def write_manifest(shards: Path) -> str:
     return Manifest(
         schema_version=1,
         config_hash="0123456789ab",
-        source=Snapshot(files=61, bytes=3_400_000, sha256="5e" * 32),
+        source=RawSnapshot(files=61, bytes=3_400_000, sha256="5e" * 32),
         counts={
             "chains, train": 14,
             "chains, validation": 4,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.unit.report.conftest import content_of
 
-from scalefold.raw.chains import read_rejected
+from scalefold.raw.rejected import read_rejected
 from scalefold.report.data_set import DataSet, data_figures, data_set
 from scalefold.report.run import write_report
 from scalefold.shards.audit import audit

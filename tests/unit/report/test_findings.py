@@ -12,16 +12,16 @@ from scalefold.report.clock import hours_trained
 from scalefold.report.comparison import comparisons, paired
 from scalefold.report.findings import findings
 from scalefold.report.groups import by_group
-from scalefold.report.inputs import RunFiles
+from scalefold.report.inputs import RunResults
 from scalefold.report.timeline import timeline
 from scalefold.train.sessions import Session
 
 
-def healthy(**changes) -> RunFiles:
+def healthy(**changes) -> RunResults:
     records = [
         {**record, "skipped_steps": 0, "samples_per_second": 1.25} for record in metrics_records()
     ]
-    return RunFiles(**{"metrics": records, **changes})
+    return RunResults(**{"metrics": records, **changes})
 
 
 def scored(step: int, **means: float) -> dict:

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.search.conftest import alignment
 
 from scalefold.errors import InputError
-from scalefold.raw.alignments import parse_a3m
+from scalefold.raw.a3m import parse_a3m
 from scalefold.search.a3m import (
     format_a3m,
     read_stockholm,

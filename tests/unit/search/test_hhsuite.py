@@ -11,7 +11,7 @@ from tests.unit.search.conftest import ALIGNMENTS, LIMITS, alignment, needs
 
 from scalefold.chem.residues import RESTYPES
 from scalefold.errors import InputError
-from scalefold.raw.alignments import parse_a3m
+from scalefold.raw.a3m import parse_a3m
 from scalefold.raw.hhr import parse_hhr
 from scalefold.search.a3m import query_of
 from scalefold.search.ffindex import FFIndex

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.search.conftest import LIMITS, alignment, needs
 
 from scalefold.errors import InputError
-from scalefold.raw.alignments import parse_a3m
+from scalefold.raw.a3m import parse_a3m
 from scalefold.search import hmmer_in_process
 from scalefold.search.a3m import query_of
 from scalefold.search.hmmer import JACKHMMER_OPTIONS, jackhmmer

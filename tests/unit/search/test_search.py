@@ -13,9 +13,10 @@ from tests.unit.search.conftest import ALIGNMENTS, alignment, needs
 from scalefold.config import make_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
-from scalefold.raw.alignments import parse_a3m, read_folder
+from scalefold.raw.a3m import parse_a3m, read_folder
 from scalefold.raw.fasta import FastaRecord, part_of
 from scalefold.raw.hhr import read_hhr
+from scalefold.search import one_sequence
 from scalefold.search import search as searching
 from scalefold.search.a3m import query_of
 from scalefold.search.process import ToolError
@@ -47,7 +48,7 @@ class _Programs:
         self.runs: list[tuple[str, str]] = []
         self.fails: set[str] = set()
         monkeypatch.setattr(searching, "check_step", lambda step: None)
-        monkeypatch.setattr(searching, "run_step", self._run)
+        monkeypatch.setattr(one_sequence, "run_step", self._run)
 
     def _run(self, step: Any, sequence: str, query: bytes, threads: int) -> bytes:
         self.runs.append((step.name, sequence))

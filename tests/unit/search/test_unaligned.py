@@ -10,7 +10,8 @@ from rich.console import Console
 
 from scalefold.config import make_config
 from scalefold.config.schema import Config
-from scalefold.raw.chains import mmcif_path, read_chains
+from scalefold.raw.chains import read_chains
+from scalefold.raw.raw_folder import mmcif_path
 from scalefold.search.search import search
 from scalefold.search.unaligned import unaligned
 from scalefold.shards.buckets import filled_buckets

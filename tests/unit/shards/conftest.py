@@ -17,7 +17,7 @@ from rich.console import Console
 
 from scalefold.config import make_config
 from scalefold.config.schema import Config
-from scalefold.raw.chains import alignment_folder, folder_hash, mmcif_path
+from scalefold.raw.raw_folder import alignment_folder, folder_hash, mmcif_path
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.pack import pack
 from scalefold.shards.records import ChainRecord, MsaRecord

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from scalefold.raw.chains import Rejected, read_rejected
+from scalefold.raw.rejected import Rejected, read_rejected
 from scalefold.shards.audit import audit_table, by_reason, chain_counts
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.schema import REJECTED_FILE

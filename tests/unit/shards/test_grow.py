@@ -14,8 +14,8 @@ from tests.unit.shards.conftest import DEMO, Workplace, demo_workplace, redate
 
 from scalefold.chains.packed import read_shards
 from scalefold.errors import InputError
-from scalefold.raw.chains import alignment_folder, mmcif_path, read_chains
-from scalefold.raw.split_list import with_splits
+from scalefold.raw.chains import read_chains, with_splits
+from scalefold.raw.raw_folder import alignment_folder, mmcif_path
 from scalefold.shards.buckets import bucket_of
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.pack import pack_alignments, pack_index, pack_structures

@@ -9,7 +9,7 @@ import pytest
 from scalefold.errors import ChecksumError, InputError
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.schema import bucket_file
-from scalefold.shards.source_files import Snapshot
+from scalefold.shards.source_files import RawSnapshot
 from scalefold.shards.writer import ShardFacts
 
 
@@ -19,7 +19,7 @@ def manifest(**changes) -> Manifest:
     values = {
         "schema_version": 1,
         "config_hash": "abc",
-        "source": Snapshot.of([]),
+        "source": RawSnapshot.of([]),
         "counts": {"chains, train": 1},
         "files": (facts,),
     }

@@ -20,10 +20,13 @@ from tests.unit.shards.conftest import redate
 from scalefold.config import make_config
 from scalefold.errors import InputError
 from scalefold.io.atomic import HashingFile
-from scalefold.raw.alignments import ROW_SOURCES, profile, read_folder
-from scalefold.raw.chains import alignment_folder, mmcif_path, read_chains, read_rejected
+from scalefold.raw.a3m import read_folder
+from scalefold.raw.alignment import ROW_SOURCES, profile
+from scalefold.raw.chains import read_chains
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.mmcif import read_entry
+from scalefold.raw.raw_folder import alignment_folder, mmcif_path
+from scalefold.raw.rejected import read_rejected
 from scalefold.shards.buckets import bucket_of
 from scalefold.shards.inspect import describe_chain
 from scalefold.shards.manifest import QUERY_ALONE

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from scalefold.config import make_config
-from scalefold.raw.chains import folder_hash, mmcif_path, read_rejected
+from scalefold.raw.raw_folder import folder_hash, mmcif_path
+from scalefold.raw.rejected import read_rejected
 from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.verify import verify

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from scalefold.errors import ChecksumError, InputError
-from scalefold.raw.chains import entry_of
+from scalefold.raw.chain_key import entry_of
 from scalefold.shards.buckets import bucket_of
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.reader import ShardReader

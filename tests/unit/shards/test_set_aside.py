@@ -10,10 +10,11 @@ import pytest
 from tests.unit.shards.conftest import Workplace, redate
 
 from scalefold.errors import InputError
-from scalefold.raw.chains import alignment_folder, mmcif_path, read_rejected
-from scalefold.raw.fetched import update_fetched
-from scalefold.raw.mirrors import FetchedFile
+from scalefold.fetch.fetched import update_fetched
+from scalefold.fetch.mirrors import FetchedFile
 from scalefold.raw.mmcif import read_entry
+from scalefold.raw.raw_folder import alignment_folder, mmcif_path
+from scalefold.raw.rejected import read_rejected
 from scalefold.shards.buckets import bucket_of
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.verify import verify

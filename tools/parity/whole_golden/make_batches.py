@@ -18,12 +18,12 @@ from tests.parity.test_whole_golden import BATCHES
 
 from scalefold.config import load_config
 from scalefold.config.schema import FeaturesConfig
-from scalefold.features.alignment import Window
-from scalefold.features.choices import training_choices
 from scalefold.features.contract import ALL_FEATURES, Features
-from scalefold.features.pipeline import make_features
+from scalefold.features.crop import Crop
+from scalefold.features.pipeline import selected_features
+from scalefold.features.selection import training_selection
+from scalefold.fetch.run import fetch
 from scalefold.raw.chains import read_chains
-from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
 
@@ -32,16 +32,16 @@ SEED, PASSES = 7, range(4)
 CONFIG = FeaturesConfig(crop_size=40, max_msa_clusters=10, max_extra_msa=14, max_templates=2)
 GAPS = FeaturesConfig(crop_size=32, max_msa_clusters=6, max_extra_msa=6, max_templates=2)
 # 28 residues of 3jqh_A: unobserved at both ends; the chain has no template
-GAPS_WINDOW = Window(0, 28)
+GAPS_CROP = Crop(0, 28)
 
 
 def chain_batch(reader: ShardReader) -> list[Features]:
     """2nwd_X: the first draw with both templates and a clamped FAPE."""
     sample = reader.sample("2nwd_X")
     for draw in range(1000):
-        choices = training_choices(sample, CONFIG, SEED, draw, PASSES)
-        if len(choices.templates) == 2 and choices.clamped:
-            return make_features(sample, choices, CONFIG)
+        selection = training_selection(sample, CONFIG, SEED, draw, PASSES)
+        if len(selection.templates) == 2 and selection.clamped:
+            return selected_features(sample, selection, CONFIG)
     raise RuntimeError("no such draw")
 
 
@@ -49,10 +49,10 @@ def gaps_batch(reader: ShardReader) -> list[Features]:
     """3jqh_A: the first draw without clamping; the stated residues, padded to the crop size."""
     sample = reader.sample("3jqh_A")
     for draw in range(1000):
-        choices = training_choices(sample, GAPS, SEED, draw, PASSES)
-        if not choices.clamped:
-            choices = dataclasses.replace(choices, window=GAPS_WINDOW)
-            return make_features(sample, choices, GAPS)
+        selection = training_selection(sample, GAPS, SEED, draw, PASSES)
+        if not selection.clamped:
+            selection = dataclasses.replace(selection, crop=GAPS_CROP)
+            return selected_features(sample, selection, GAPS)
     raise RuntimeError("no such draw")
 
 

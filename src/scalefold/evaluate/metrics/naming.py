@@ -35,10 +35,6 @@ _ATOM37_SWAP = _atom37_swap()  # [21, 37] slot that holds the atom under the alt
 def with_best_naming(comparison: Comparison) -> Comparison:
     """The same comparison, with symmetric side chains of the true structure named for the best.
 
-    Parameters
-    ----------
-    comparison : Comparison
-
     Returns
     -------
     Comparison

@@ -36,10 +36,7 @@ _DISTANCES_AT_ONCE: Final = 1 << 21  # bounds memory: windows x residues in floa
 
 
 def superposed_distances(
-    mobile: Tensor,
-    target: Tensor,
-    search_radius_angstrom: float,
-    scales_angstrom: Sequence[float],
+    mobile: Tensor, target: Tensor, search_radius_angstrom: float, scales_angstrom: Sequence[float]
 ) -> Iterator[Tensor]:
     """Squared distances of corresponding points in every superposition that the search visits.
 

@@ -34,10 +34,6 @@ class SuperposedScores(NamedTuple):
 def superposed_scores(comparison: Comparison) -> SuperposedScores:
     """TM-score and GDT-TS, normalised by the number of observed residues.
 
-    Parameters
-    ----------
-    comparison : Comparison
-
     Returns
     -------
     SuperposedScores
