@@ -20,8 +20,8 @@ include: "workflow/rules/launcher.smk"  # how the processes of a training are st
 include: "workflow/rules/predictions.smk"  # what `scalefold predict` is given
 # Rules, in the order of the data. Each calls one command of `scalefold`.
 include: "workflow/rules/raw.smk"  # fetch: raw files, from mirrors to one folder
-include: "workflow/rules/search.smk"  # unaligned, search: alignments that mirrors have none of
-include: "workflow/rules/shards.smk"  # pack, verify: Arrow shards of raw files
+include: "workflow/rules/search.smk"  # unaligned, search: alignments that no mirror has
+include: "workflow/rules/shards.smk"  # structures, pack, index, verify: Arrow shards of raw files
 include: "workflow/rules/train.smk"  # train: weights
 include: "workflow/rules/evaluate.smk"  # evaluate: scores of checkpoints
 include: "workflow/rules/report.smk"  # report, mlperf-log: a page and numbers of each training

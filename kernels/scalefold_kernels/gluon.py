@@ -1,8 +1,8 @@
 """The vocabulary of all kernels for Hopper GPUs, in Gluon; `docs/kernels.md` explains it.
 
 A kernel that divides its warps makes a record `Cta` of what they share: tensors, rings, barriers,
-sizes, constants. It makes it as an argument of `one_group` or `two_groups`: an assignment would
-make numbers in registers of the constants.
+sizes, constants. It passes the record directly to what starts the warps, mostly `one_group` or
+`two_groups`. In a variable, its constants would become numbers in registers.
 """
 
 from triton.experimental import gluon

@@ -36,7 +36,7 @@ def of_slots(desc, slots, READERS: gl.constexpr):
     With 0 ``READERS`` tiles stay, see `fill`.
     """
     full = smem.barriers(slots.shape[0], 1)
-    empty = full
+    empty = full  # never waited for
     if READERS > 0:
         empty = smem.barriers(slots.shape[0], READERS)
     return Ring(desc, slots, full, empty)
@@ -87,7 +87,10 @@ def wait_full(ring, i, w=None):
 
 @gluon.jit
 def wait_empty(ring, i, BYTES: gl.constexpr, w=None):
-    """Wait until there is room for number ``i``; returns its place, whose barrier expects BYTES."""
+    """Wait until there is room for number ``i``; returns its place.
+
+    The place's barrier ``full`` then expects ``BYTES``.
+    """
     at = place(ring, i, w)
     mbarrier.wait(ring.empty.index(at), phase(ring, i, w) ^ 1)
     mbarrier.expect(ring.full.index(at), BYTES)

@@ -2,6 +2,7 @@
 #   structures: `scalefold pack --stage structures`, a bucket's structures
 #   pack: `scalefold pack --stage alignments`, a bucket's alignments and template hits
 #   index: `scalefold pack --stage index`, the index of all buckets, with the templates of the hits
+#   verify: `scalefold verify`, only if asked for
 
 
 rule structures:

@@ -8,8 +8,8 @@ from scalefold.launcher import choose_degree
 from scalefold.raw.chains import check_trainable
 from scalefold.train.restart_warnings import restart_warnings
 
-# They need neither weights nor chains to train on, so nothing is said of these if `--until` names
-# such rules alone.
+# These rules need neither weights nor chains to train on. If `--until` names no others, a lack of
+# them is no error.
 DATA_RULES = {"fetch_structures", "fetch_alignments", "structures", "all_structures"}
 DATA_RULES |= {"unaligned", "search", "searched", "pack", "index", "verify"}
 

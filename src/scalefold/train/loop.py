@@ -116,7 +116,7 @@ class TrainingLoop:
     Attributes
     ----------
     step : int
-        Steps made.
+        Steps launched, but for those that were not applied since a rank had no samples.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class TrainingLoop:
         self._last_ended = DeviceTime(parts.parameters.master.device)
 
     def run(self) -> TrainingResult:
-        """Make all steps; publish checkpoints at the start, now and then, and at the end."""
+        """Make all steps; publish checkpoints at the start, every so many, and at the end."""
         training, on_gpu = self._config.training, self._parts.parameters.master.is_cuda
         self._publish_checkpoint()  # step 0: the untrained model, for comparison
         if on_first(self._mesh.world, self._watch.look):
@@ -218,7 +218,7 @@ class TrainingLoop:
         except StoppedWaitingError as error:
             logger.warning("%s: asked to stop, and its samples did not come", error)
         else:
-            assert batch.step == self.step, (batch.step, self.step)
+            assert batch.step == self.step, (batch.step, self.step)  # from 0
             return batch
         self._samples_ended = True
         return None

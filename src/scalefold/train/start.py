@@ -101,8 +101,8 @@ def train(
         mesh.set_timeout(training.start_timeout_seconds)
         confirm_lock = _lock(out, mesh, stack)
 
-        # 2. The model, in its initial state. Before another training is set aside: initial weights
-        # that are damaged are no reason for it.
+        # 2. The model, in its initial state. It comes first, so that damaged initial weights do not
+        # set another training aside.
         parts = on_all(world, lambda: assemble(config, device, mesh))
 
         # 3. The state of the last checkpoint, if there is one.

@@ -94,7 +94,7 @@ class TrainingStep:
     ) -> StepNumbers:
         """Exchange with the other ranks, and update if the step is finite on all of them."""
         sound = per_sample[:, : _GRADIENT_NORM + 1].isfinite().all(1)
-        # Over all ranks: those that share a sample have the same numbers, which the mean counts.
+        # Ranks that share a sample repeat its numbers, so the mean is over all ranks.
         world = self._mesh.world
         exchanged = world.all_reduce(pack(per_sample, (~sound).sum(), notice)).wait()
         num_samples = max(len(per_sample), 1)

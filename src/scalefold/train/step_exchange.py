@@ -21,7 +21,7 @@ ABSENT, NOT_FINITE, STOP, ENDED_BY_EVALUATION, WAIT_SECONDS, COLUMNS = range(6)
 
 @dataclass(frozen=True)
 class Notice:
-    """What the host of a rank tells the other ranks; together, what one of them or more says.
+    """What a rank tells the others. Of all ranks together, a flag is set if any rank sets it.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Notice:
     ended_by_evaluation : bool
         An evaluation asks for it: the target is reached, or nothing is gained any more.
     wait_seconds : float
-        How long the step waited for its samples; together, on average.
+        How long the step waited for its samples; of all ranks, the mean.
     """
 
     stop: bool = False

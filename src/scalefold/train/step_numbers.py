@@ -54,7 +54,7 @@ class HostNumbers:
     finite : bool
         Whether the step was applied.
     absent : bool
-        Whether it was not because a rank had no samples.
+        Whether the step was left out because a rank had no samples.
     notice : Notice
         Of all ranks together.
     """

@@ -76,7 +76,7 @@ def transition_forward_kernel(
         hidden = tl.dot(normed, up.T, input_precision=PRECISION) + up_bias[None, :]
         hidden = tl.maximum(hidden, 0.0).to(x.dtype)
         out = tl.dot(hidden, down.T, out, input_precision=PRECISION)
-    # In other words than before the loop: the same mask would be kept over it, and spill.
+    # Not the mask from before the loop: that would stay in registers across it, and spill.
     inside = (first + tl.arange(0, BLOCK_R) < num_rows)[:, None] & inside_c[None, :]
     tl.store(out_ptr + tl.cast(first, tl.int64) * C + at, out.to(x.dtype), mask=inside)
 
@@ -94,8 +94,8 @@ def transition_hidden_kernel(
     """
     FITS: tl.constexpr = C % BLOCK_C == 0 and H % BLOCK_H == 0
     first_h = tl.program_id(0) * BLOCK_H
-    block = tl.program_id(1)
-    first = block * BLOCK_R
+    row_block = tl.program_id(1)
+    first = row_block * BLOCK_R
     rows, columns = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_H)
     h = first_h + columns
     hidden = tl.zeros((BLOCK_R, BLOCK_H), tl.float32)
@@ -114,11 +114,11 @@ def transition_hidden_kernel(
         grad_hidden = tl.dot(grad, down, grad_hidden, input_precision=PRECISION)
         if first_h == 0:
             sums = tl.sum(grad.to(tl.float32), axis=0)
-            tl.store(down_bias_sums_ptr + block * C + c, sums, mask=c < C)
+            tl.store(down_bias_sums_ptr + row_block * C + c, sums, mask=c < C)
     hidden += tl.load(up_bias_ptr + h, mask=h < H, other=0.0).to(tl.float32)[None, :]
     grad_hidden = tl.where(hidden > 0.0, grad_hidden, 0.0)
     # Rows beyond the end have gradient 0.
-    tl.store(up_bias_sums_ptr + block * H + h, tl.sum(grad_hidden, axis=0), mask=h < H)
+    tl.store(up_bias_sums_ptr + row_block * H + h, tl.sum(grad_hidden, axis=0), mask=h < H)
     offset = tl.cast(first, tl.int64) * H + first_h
     at = rows[:, None] * H + columns[None, :]
     inside = row_inside & (h < H)[None, :]

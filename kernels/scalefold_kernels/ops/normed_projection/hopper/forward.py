@@ -23,6 +23,7 @@ from scalefold_kernels.ops.normed_projection.arguments import Norm, Projections
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.tma import num_ctas, padded, tiles_of
 
+# Names with ``few`` are of a narrow projection whose result is stored by itself.
 Cta = namedtuple(
     "Cta",
     "norm_weight norm_bias bias first_biased first_scale few_scale few_ptr stats out_desc out_smem "
@@ -127,7 +128,7 @@ def compute(w, cta):
                 )
             if cta.BLOCKS > cta.STAGES:
                 slot = ring.wait_full(cta.weight, i)
-            else:
+            else:  # all weights stay
                 slot = block
                 mbarrier.wait(cta.weight.full.index(slot), 0)
             out = mma(rows, cta.weight.slots.index(slot).permute((1, 0)), zero, use_acc=False)
@@ -168,7 +169,7 @@ def projection_forward_hopper_kernel(
     x = ring.new(x_desc, 2 * X_STAGES, 1)
     weight = ring.new(weight_desc, STAGES, 2 if BLOCKS > STAGES else 0)
     few_weight, out_smem = smem.tile(few_desc), smem.tiles(out_desc, 2 * OUT_STAGES)
-    few_full = smem.barrier() if HAS_FEW else x.full.index(0)
+    few_full = smem.barrier() if HAS_FEW else x.full.index(0)  # else unused
     two_groups(Cta(
         norm_weight, norm_bias, bias, gl.to_tensor(first_biased), first_scale, few_scale, few_ptr,
         stats, out_desc, out_smem, x, weight, few_desc, few_weight, few_full,
