@@ -35,7 +35,8 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-PINS := $(if $(TORCH),envs/constraints-torch-$(basename $(TORCH)).txt) envs/constraints.txt
+PINS := $(if $(TORCH),$(or $(wildcard envs/constraints-torch-$(basename $(TORCH)).txt),$(error \
+    TORCH=$(TORCH): envs/ has no pins of it; give TORCH=2.11.0, or leave TORCH out))) envs/constraints.txt
 CONSTRAINTS := $(VENV)/constraints.txt
 ## What `make check` runs: no training, no processes, no kernels.
 FAST := $(addprefix tests/unit/,chem config features fetch geometry loss model ops parallel raw shards)
