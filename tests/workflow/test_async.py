@@ -114,7 +114,7 @@ def test_training_that_fails_after_its_retries_ends_the_workflow(workflow: Any) 
     code, output = workflow.outcome("--resources", "gpu=2", "--retries", "1", "--config", settings)
     assert code != 0
     assert output.count("Error in rule train") == 2
-    assert "(Rule: evaluate_beside)" in output  # has ended, without anything to evaluate
+    assert "(Rule: evaluate_all)" in output  # has ended, without anything to evaluate
 
 
 def test_killed_workflow_goes_on(workflow: Any) -> None:

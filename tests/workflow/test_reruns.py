@@ -145,6 +145,8 @@ def test_deleted_results_are_made_again(workflow) -> None:
         assert workflow.planned() == {"pack": 1, "index": 1, **AFTER_INDEX}
     with absent(workflow.evaluation() / "step-00000001.json"):
         assert workflow.planned() == {"evaluate": 1, "report": 1}
+        with absent(next(workflow.evaluation().glob("evaluated-*.done"))):  # interrupted
+            assert workflow.planned() == {"evaluate_all": 1, "report": 1}
     with absent(workflow.run / "report.html"):
         assert workflow.planned() == {"report": 1}
 
@@ -158,8 +160,9 @@ def test_changed_settings_concern_their_stages(workflow) -> None:
             return workflow.planned()
 
     path = workflow.folder / "micro.yaml"
-    assert planned(optimiser={"clip_norm": 0.2}) == {"config": 1, **AFTER_INDEX}
-    assert planned(evaluation={"seed": 5}) == {"config": 1, "evaluate": 3, "report": 1}
+    another_training = {"train": 1, "evaluate_all": 1, "report": 1}
+    assert planned(optimiser={"clip_norm": 0.2}) == {"config": 1, **another_training}
+    assert planned(evaluation={"seed": 5}) == {"config": 1, "evaluate_all": 1, "report": 1}
     assert planned(data={"download_threads": 3}) == {"config": 1}
     packed = planned(shards={"compression": "lz4"})
     assert packed.keys() == {"config", "structures", "pack", "index", *AFTER_INDEX}

@@ -3,6 +3,7 @@
 from scalefold.config import initial_weights_sha256
 from scalefold.checkpoint.published import passed_steps, steps_made_from
 from scalefold.checkpoint.early_stopping import read_end
+from scalefold.evaluate.up_to_date import is_evaluated
 from scalefold.shards.manifest import data_hash
 
 ASYNC = CONFIG.evaluation.mode == "async"
@@ -60,12 +61,21 @@ def mark_of(key, checkpoint):
 
 
 def ready_mark(wildcards):
-    key, step = wildcards.key, wildcards.step
-    return mark_of(key, CHECKPOINT.format(key=key, step=step))
+    return mark_of(wildcards.key, CHECKPOINT.format(**wildcards))
+
+
+def last_mark(wildcards):
+    """The mark of the checkpoint that a training ends with."""
+    key = wildcards.key
+    return mark_of(key, checkpoint(key, TRAININGS[key].training.steps))
+
+
+def checkpoint(key, step):
+    return CHECKPOINT.format(key=key, step=f"{step:08d}")
 
 
 def evaluation(key, step):
-    return f"{RUN}/evaluation/{key}/step-{step:08d}.json"
+    return f"{EVALUATIONS}/step-{step:08d}.json".format(key=key)
 
 
 def has_ended(key):
@@ -81,19 +91,39 @@ def has_ended(key):
         return False
 
 
-FOLLOWED = [key for key in TRAININGS if ASYNC and not has_ended(key)]
+def asked(key):
+    """A hash of the evaluations that the configuration asks for."""
+    config = TRAININGS[key]
+    settings = config.evaluation.model_dump_json(exclude={"mode"})
+    return hashed((settings, *config.training.published_steps()))
+
+
+def to_evaluate(key):
+    """Is rule `evaluate_all` due? What is deleted later, rule `evaluate` makes again."""
+    if os.path.exists(EVALUATED.format(key=key, asked=asked(key))):
+        return False
+    config = TRAININGS[key]
+    steps = {*config.training.published_steps()} & {*published(key)}
+    return not has_ended(key) or not all(
+        is_evaluated(
+            Path(evaluation(key, step)),
+            Path(f"{checkpoint(key, step)}.ready"),
+            config.evaluation,
+        )
+        for step in steps
+    )
+
+
+TO_EVALUATE = [key for key in TRAININGS if to_evaluate(key)]
 
 
 def evaluations(key):
-    """Evaluations of a training.
-
-    They are known before it runs, unless it may end early or has passed some of the steps.
-    """
-    if key in FOLLOWED:
-        checkpoints.evaluate_beside.get(key=key)
+    """Evaluations of a training. If it is made again, all are known before."""
     training = TRAININGS[key].training
     scheduled = training.published_steps()
-    if not ASYNC and not passed_steps(published(key), training):
+    if key in TO_EVALUATE:
+        checkpoints.evaluate_all.get(key=key, asked=asked(key))
+    elif not ASYNC and not passed_steps(published(key), training):
         return [evaluation(key, step) for step in scheduled]
     steps = published_at_end(key)
     # A training that reaches its target ends between two scheduled steps.

@@ -1,6 +1,38 @@
-# Evaluation on the averaged weights. Rule `evaluate` evaluates one checkpoint after training. With
-# `evaluation.mode: async`, rule `evaluate_beside` evaluates checkpoints while training goes on, and
-# rule `evaluate` those that it has missed.
+# Evaluation on the averaged weights. One job, rule `evaluate_all`, evaluates the checkpoints of a
+# training that lack an evaluation: when it has ended, or with `evaluation.mode: async` while it goes
+# on. Rule `evaluate` evaluates one checkpoint, for what that job has missed.
+
+
+checkpoint evaluate_all:
+    # With the inputs of the training, it runs beside it where resources suffice.
+    input:
+        rules.train.input if ASYNC else last_mark,
+    output:
+        touch(EVALUATED),
+    log:
+        "<logs>/evaluate_all/{key}-{asked}.log",
+    benchmark:
+        "<benchmarks>/evaluate_all/{key}-{asked}.tsv"
+    retries: 2
+    conda:
+        ENVIRONMENT
+    container:
+        None  # see in_container
+    threads: 1
+    resources:
+        mem_mb=growing(16000),
+        runtime=2880,
+        gpu=1,
+    params:
+        config=given_training,
+        launcher=evaluator,
+        shards=training_shards,
+        training=TRAINING,
+        evaluations=EVALUATIONS,
+    shell:
+        "rm -f {params.evaluations:q}/evaluated-*.done;"
+        " {params.launcher} evaluate --follow {params.training:q} {params.config} --strict"
+        " --shards {params.shards:q} --out {params.evaluations:q} 2>&1 | tee -i {log:q}"
 
 
 rule evaluate:
@@ -32,36 +64,3 @@ rule evaluate:
     shell:
         "scalefold evaluate {params.checkpoint:q} {params.config} --strict"
         " --shards {params.shards:q} --out {output.json:q} 2>&1 | tee -i {log:q}"
-
-
-checkpoint evaluate_beside:
-    # Has the inputs of the training, so they run beside each other where resources suffice.
-    input:
-        rules.train.input,
-    output:
-        touch("<results>/evaluation/{key}/beside.done"),
-    log:
-        "<logs>/evaluate_beside/{key}.log",
-    benchmark:
-        "<benchmarks>/evaluate_beside/{key}.tsv"
-    retries: 2
-    conda:
-        ENVIRONMENT
-    container:
-        None  # see in_container
-    threads: 1
-    resources:
-        mem_mb=growing(16000),
-        runtime=2880,
-        gpu=1,
-    params:
-        config=given_training,
-        launcher=launcher_beside,
-        shards=training_shards,
-        training=TRAINING,
-        evaluations=f"{RUN}/evaluation/{{key}}",
-        # Always another value: the rule runs whenever a training has not ended.
-        asked=lambda wildcards: time.time_ns(),
-    shell:
-        "{params.launcher} evaluate --follow {params.training:q} {params.config} --strict"
-        " --shards {params.shards:q} --out {params.evaluations:q} 2>&1 | tee -i {log:q}"

@@ -27,8 +27,8 @@ def launcher(wildcards, resources, threads):
     return f"{in_container()}scalefold"
 
 
-def launcher_beside(wildcards, resources):
-    """What evaluates beside a training is started with."""
+def evaluator(wildcards, resources):
+    """What evaluates the checkpoints of a training is started with."""
     program = f"{in_container()}scalefold"
     if resources.get("slurm_partition"):
         script = workflow.source_path("../scripts/beside_training.sh")

@@ -76,6 +76,8 @@ TRAINING = f"{RUN}/weights/{{key}}"
 CHECKPOINT = f"{TRAINING}/step-{{step}}"
 TRAINED = f"{TRAINING}/training.done"
 FAILED = f"{TRAINING}/{FAILED_MARK}"
+EVALUATIONS = f"{RUN}/evaluation/{{key}}"
+EVALUATED = f"{EVALUATIONS}/evaluated-{{asked}}.done"
 
 # Environments of `--sdm conda`; the image of `--sdm apptainer` serves all rules.
 DATA_ENVIRONMENT = "../../envs/data.yaml"
@@ -96,6 +98,7 @@ wildcard_constraints:
     bucket=r"\d{5}",
     part=r"\d{5}",
     key=r"[0-9a-f]{12}",
+    asked=r"[0-9a-f]{12}",
     step=r"\d{8}",
     purpose="predictions|distilled",
     teacher="[0-9a-f]{12}|given",

@@ -104,10 +104,11 @@ checkpoint train:
         shards=training_shards,
         training=TRAINING,
         failed=FAILED,
+        evaluations=EVALUATIONS,
     # Snakemake deletes a job's log when it starts again; training.log keeps all, also what is said after
     # SIGTERM of a cluster or SIGHUP of a closed terminal, which all processes get.
     shell:
-        "mkdir -p {params.training:q}; rm -f {params.failed:q};"
+        "mkdir -p {params.training:q}; rm -f {params.failed:q} {params.evaluations:q}/evaluated-*.done;"
         " {{ {params.launcher} train {params.config} --shards {params.shards:q}"
         " --out {params.training:q} --resume --set-aside --strict && touch {output:q}"
         " || {params.when_stopped}; }} 2>&1"

@@ -99,9 +99,9 @@ def evaluate(
 
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
-    from scalefold.evaluate import evaluate_weights
     from scalefold.evaluate.follow import follow as follow_training
     from scalefold.evaluate.results import chains_of_mean
+    from scalefold.evaluate.run import evaluate_weights
 
     console = log_to_stderr(place)
     if follow:

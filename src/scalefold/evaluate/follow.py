@@ -18,11 +18,12 @@ from rich.console import Console
 from scalefold.checkpoint.early_stopping import read_end
 from scalefold.checkpoint.lock import FAILED_MARK, sign_of_life
 from scalefold.checkpoint.published import steps_made_from
-from scalefold.checkpoint.read import checkpoint_path
+from scalefold.checkpoint.read import checkpoint_path, ready_mark
 from scalefold.config import initial_weights_sha256
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.evaluate.run import evaluate_weights
+from scalefold.evaluate.up_to_date import is_evaluated
 from scalefold.shards.manifest import data_hash
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def follow(
     turn: tuple[int, int] = (0, 1),
     left: Callable[[], bool] = lambda: False,
 ) -> list[int]:
-    """Evaluate every checkpoint of a training that has no evaluation yet, until the training ends.
+    """Evaluate each checkpoint of a training without an up-to-date evaluation, until training ends.
 
     The training has ended when it has reached its last step or its target; when the last
     ``evaluation.patience`` evaluations have gained nothing; when the workflow has marked it as
@@ -131,15 +132,17 @@ class _Checkpoints:
         self._config, self._training, self._out = config, training, out
         self._data, self._start = data_hash(shards), initial_weights_sha256(config)
         number, followers = turn
-        self._scheduled = set(sorted(config.training.published_steps())[number::followers])
+        self._left = set(sorted(config.training.published_steps())[number::followers])
 
     def waiting(self) -> list[int]:
         """Steps that are still to be evaluated, ascending."""
-        return [
-            step
-            for step in self._published()
-            if step in self._scheduled and not evaluation_path(self._out, step).exists()
-        ]
+        steps = [step for step in self._published() if step in self._left]
+        self._left -= {step for step in steps if self._is_evaluated(step)}
+        return [step for step in steps if step in self._left]
+
+    def _is_evaluated(self, step: int) -> bool:
+        mark = ready_mark(checkpoint_path(self._training, step))
+        return is_evaluated(evaluation_path(self._out, step), mark, self._config.evaluation)
 
     def training_ended(self) -> bool:
         """Whether the last step is made, or an evaluation has ended it."""

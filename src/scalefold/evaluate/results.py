@@ -97,40 +97,6 @@ def reached_target(evaluation: Mapping[str, Any], settings: EvaluationConfig) ->
     return value
 
 
-def check_settings(evaluations: Iterable[Mapping[str, Any]], settings: EvaluationConfig) -> None:
-    """Refuse evaluations that were made with other settings.
-
-    Parameters
-    ----------
-    evaluations : iterable of mapping
-        See ``evaluate_weights``.
-    settings : EvaluationConfig
-
-    Raises
-    ------
-    InputError
-        Names the first step, both values and the fix.
-    """
-    now = settings.model_dump() | {"splits": sorted(settings.splits)}
-    for evaluation in evaluations:
-        then = {
-            key: evaluation.get(key, now[key])
-            for key in ("recycling", "seed", "max_length", "precision")
-            if key != "precision" or settings.precision != "auto"
-        } | {"splits": sorted(evaluation["mean"])}
-        differences = [
-            f"evaluation.{key}: {value} there, {now[key]} now"
-            for key, value in then.items()
-            if value != now[key]
-        ]
-        if differences:
-            raise InputError(
-                f"the evaluation of step {evaluation['step']} was made with other settings: "
-                f"{'; '.join(differences)}. Set them back, or delete the evaluations of other "
-                "settings and give the same snakemake command, which makes them again"
-            )
-
-
 def prepare_outputs(out: Path, structures: Path | None) -> None:
     """Make the folders of the results and try to write there, before hours of work.
 

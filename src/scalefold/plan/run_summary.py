@@ -95,10 +95,8 @@ def _searches(config: Config) -> int:
 
 
 def _jobs_of_stage(config: Config) -> int:
-    """Training, evaluations, report, and MLPerf's log."""
-    beside = config.evaluation.mode == "async"
-    evaluations = 1 if beside else len(config.training.published_steps())
-    return 1 + evaluations + 1 + (config.preset == "mlperf")
+    """Training, evaluation, report, and MLPerf's log."""
+    return 3 + (config.preset == "mlperf")
 
 
 def _training(config: Config, chains: int) -> str:

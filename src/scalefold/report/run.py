@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
-from scalefold.evaluate.results import check_settings
+from scalefold.evaluate.up_to_date import check_settings
 from scalefold.io.atomic import write_bytes
 from scalefold.report.beside import read_report
 from scalefold.report.content import Content, report_content

@@ -25,7 +25,7 @@ from scalefold.checkpoint.write import save
 from scalefold.config import Config, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError
-from scalefold.evaluate import evaluate_weights
+from scalefold.evaluate.run import evaluate_weights
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold
 from scalefold.shards.manifest import data_hash

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -156,6 +158,17 @@ def test_checkpoints_of_other_data_or_steps_are_left_out(folder: Folder) -> None
     folder.publish(1)
     folder.publish(4)
     assert folder.follow(patience=600) == [4]
+
+
+def test_evaluations_of_other_settings_or_an_earlier_checkpoint_are_made_again(
+    folder: Folder,
+) -> None:
+    for step in (0, 2, 4):
+        folder.publish(step)
+        evaluation: dict[str, Any] = {"seed": 5 if step == 0 else 0, "mean": {"validation": {}}}
+        write_bytes(module.evaluation_path(folder.out, step), json.dumps(evaluation).encode())
+    os.utime(module.evaluation_path(folder.out, 2), (1, 1))
+    assert folder.follow(patience=600) == [0, 2]
 
 
 def test_one_that_cannot_be_evaluated_is_tried_once(folder: Folder) -> None:

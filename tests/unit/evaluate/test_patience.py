@@ -16,8 +16,8 @@ from scalefold.config import Config, make_config
 from scalefold.config.load import merge
 from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
-from scalefold.evaluate import evaluate_weights
 from scalefold.evaluate.patience import stalled
+from scalefold.evaluate.run import evaluate_weights
 
 PATIENT = EvaluationConfig(mode="async", patience=2)
 

@@ -20,9 +20,9 @@ from scalefold.checkpoint.write import save
 from scalefold.config import Config, config_hash, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError
-from scalefold.evaluate import evaluate_weights
 from scalefold.evaluate.chain_scores import METRICS
 from scalefold.evaluate.chains import evaluate_chains
+from scalefold.evaluate.run import evaluate_weights
 from scalefold.features.contract import Features
 from scalefold.features.pipeline import prediction_features
 from scalefold.features.query import Query

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from scalefold.cli import app
 from scalefold.config import Config
-from scalefold.evaluate import evaluate_weights
+from scalefold.evaluate.run import evaluate_weights
 from scalefold.model import AlphaFold
 from scalefold.shards.reader import ShardReader
 

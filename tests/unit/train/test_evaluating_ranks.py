@@ -11,8 +11,8 @@ from tests.unit.train.torchrun import Trainings
 
 from scalefold.config import make_config
 from scalefold.config.load import merge
-from scalefold.evaluate import evaluate_weights
 from scalefold.evaluate.follow import evaluation_path
+from scalefold.evaluate.run import evaluate_weights
 
 INSIDE = {"evaluation": {"mode": "async", "ranks": 1, "splits": ["train"]}}
 

@@ -35,7 +35,7 @@ SITE = {
             "slurm_extra": "'--signal=USR1@30 --requeue --open-mode=append'",
         },
         "evaluate": {"slurm_partition": "gpu", "mem_mb": 1500, "runtime": 10},
-        "evaluate_beside": {"slurm_partition": "gpu", "mem_mb": 1500, "runtime": 10},
+        "evaluate_all": {"slurm_partition": "gpu", "mem_mb": 1500, "runtime": 10},
     },
     "set-threads": {"train": 2},
     "latency-wait": 10,

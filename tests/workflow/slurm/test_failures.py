@@ -26,8 +26,7 @@ ENDLESS = {
     "max_recycling": 0,
 }
 """A training that does not end by itself, however fast the machine."""
-# Not `after`: its graph would hold the evaluations of all the checkpoints to come.
-CONFIGURATION = ["seed=3", f"training={ENDLESS}", "evaluation={mode: async}"]
+CONFIGURATION = ["seed=3", f"training={ENDLESS}"]
 
 
 @pytest.fixture(scope="module")
@@ -198,8 +197,8 @@ def test_evaluator_holds_no_gpu_while_training_is_queued(workflow: Any, cluster:
     settings = ["seed=4", "evaluation={mode: async}"]
     process = workflow.start("--config", *settings, output=subprocess.PIPE)
     wait_for(lambda: cluster.pending("train"), "the training in the queue")
-    wait_for(lambda: cluster.pending("evaluate_beside"), "the evaluator in the queue")
-    (evaluator,) = cluster.pending("evaluate_beside")
+    wait_for(lambda: cluster.pending("evaluate_all"), "the evaluator in the queue")
+    (evaluator,) = cluster.pending("evaluate_all")
     wait_for(lambda: len(cluster.states(evaluator)) > 1, "the evaluator to queue up again")
     assert not workflow.training(seed=4).exists()
     ask("scancel", blocker)
@@ -228,12 +227,13 @@ def test_refused_submission_leaves_the_others_running(
 
 def test_cancelled_evaluation_is_made_again(workflow: Any, cluster: Cluster) -> None:
     process = workflow.start(output=subprocess.PIPE)
-    wait_for(lambda: cluster.running("evaluate"), "an evaluation")
-    job = cluster.running("evaluate")[0]
+    wait_for(lambda: cluster.running("evaluate_all"), "an evaluation")
+    job = cluster.running("evaluate_all")[0]
     ask("scancel", str(job))
     stdout, stderr = process.communicate()
     assert process.returncode == 0, stdout + stderr
-    states = {record.job: record.state for record in cluster.records("evaluate", workflow.folder)}
+    records = cluster.records("evaluate_all", workflow.folder)
+    states = {record.job: record.state for record in records}
     assert states[job] == "CANCELLED"
     assert len(list(workflow.evaluation().glob("step-*.json"))) == 4
 

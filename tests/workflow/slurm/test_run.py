@@ -39,7 +39,7 @@ def test_training_ran_on_two_nodes_in_one_job(finished: tuple[Any, str], cluster
 
 def test_no_job_is_given_a_task_for_each_gpu(finished: tuple[Any, str], cluster: Cluster) -> None:
     """It would hide all GPUs but one from a task, and be refused by Slurm 24.05."""
-    for rule in ("train", "evaluate_beside"):
+    for rule in ("train", "evaluate_all"):
         for record in cluster.records(rule, finished[0].folder):
             submitted = ask("sacct", "-X", "-n", "-P", "-j", str(record.job), "-o", "SubmitLine")
             assert "gpu" in submitted
@@ -50,7 +50,7 @@ def test_checkpoints_were_evaluated_beside_the_training(
     finished: tuple[Any, str], cluster: Cluster
 ) -> None:
     (train,) = cluster.records("train", finished[0].folder)
-    *_, beside = cluster.records("evaluate_beside", finished[0].folder)
+    *_, beside = cluster.records("evaluate_all", finished[0].folder)
     assert beside.state == "COMPLETED"
     assert beside.start < train.end
     paths = finished[0].evaluation().glob("step-*.json")
