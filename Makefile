@@ -59,8 +59,7 @@ help:
 	@grep -E '^# ' Makefile | cut -c3-
 
 demo: $(VENV)/.installed
-	@# Two evaluations at a time: the tiny model leaves room, also on a GPU.
-	$(SNAKEMAKE) --profile local --configfile demo/config.yaml --resources gpu=2
+	$(SNAKEMAKE) --profile local --configfile demo/config.yaml
 	@echo "Report: results/demo/report.html"
 
 demo-finetune: $(VENV)/.installed
