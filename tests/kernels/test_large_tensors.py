@@ -157,7 +157,7 @@ def test_masks_of_dropout(device: torch.device) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("num_seq", [8, 136])  # the outer product stays on the chip; it does not
+@pytest.mark.parametrize("num_seq", [8, 136])  # on Hopper: its own kernels, the portable ones
 def test_outer_product_mean_of_channels_first(num_seq: int, device: torch.device) -> None:
     needs(32)
     first, operand = (128, 1, LENGTH, LENGTH), (1, num_seq, LENGTH, 8)

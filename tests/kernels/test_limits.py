@@ -17,9 +17,9 @@ from scalefold_kernels.ops.attention import arguments as attention_arguments
 from scalefold_kernels.ops.global_attention import global_attention
 from scalefold_kernels.ops.linear import residual_linear
 from scalefold_kernels.ops.normed_projection.arguments import apart
-from scalefold_kernels.ops.outer_product import materialised, outer_product_mean
-from scalefold_kernels.ops.outer_product import triton as chained
-from scalefold_kernels.ops.outer_product.arguments import MAX_SEQUENCES, Factors, Mean
+from scalefold_kernels.ops.outer_product import outer_product_mean
+from scalefold_kernels.ops.outer_product import triton as outer_product
+from scalefold_kernels.ops.outer_product.op import FEW_SEQUENCES, Factors, Mean
 from scalefold_kernels.ops.outer_product_operands.triton import Parameters
 from scalefold_kernels.ops.outer_product_operands.triton import forward as operands_forward
 from scalefold_kernels.ops.pointwise_attention import pointwise_attention
@@ -82,29 +82,22 @@ def channels_first(length: int) -> Tensor:
     return new(128, length, length).permute(1, 2, 0)
 
 
-def mean(length: int) -> None:
-    z, count = channels_first(length), new(length, length)
-    out, operand, weight = new(length, length, 128), new(length, 8, 16), new(128, 64)
-    chained.forward(Factors(operand, operand, weight), Mean(count, new(128), z, out), None)
-
-
 def projected(length: int) -> None:
     z, count = channels_first(length), new(8, length)
     operand, weight = new(length, 8, 130), new(128, 64)
     out = new(8, length, 128)
     mean = Mean(count, new(128), z[:8], out)
-    materialised.forward(Factors(operand[:8], operand, weight), mean, None)
+    outer_product.forward(Factors(operand[:8], operand, weight), mean, None)
 
 
 LAUNCHES = [
     Launch("output_weights_kernel", triangle_weights, output_gradients),
     Launch("dropout_mask_kernel", triangle_output, triangle_mask),
-    Launch("chained_products_kernel", chained, mean),
-    Launch("project_outer_kernel", materialised, projected),
+    Launch("project_outer_kernel", outer_product, projected),
     Launch(
         "mean_gradient_kernel",
-        chained,
-        lambda n: chained.mean_gradient(channels_first(n), new(n, n)),
+        outer_product,
+        lambda n: outer_product.mean_gradient(channels_first(n), new(n, n)),
     ),
 ]
 
@@ -136,7 +129,7 @@ def of_triangle(device: torch.device) -> list[Tensor]:
 
 def of_outer_product(device: torch.device) -> list[Tensor]:
     found = []
-    for num_seq in (9, MAX_SEQUENCES + 2):
+    for num_seq in (9, FEW_SEQUENCES + 2):
         shapes = (1, num_seq, 5, 8), (1, num_seq, 6, 8), (12, 64), (12,), (1, 12, 5, 6)
         tensors = [draw(*shape, device=device, seed=i) for i, shape in enumerate(shapes)]
         count = torch.full((1, 5, 6), float(num_seq), device=device)
