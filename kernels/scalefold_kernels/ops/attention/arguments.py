@@ -16,8 +16,8 @@ from scalefold_kernels.rows import channels_together
 from scalefold_kernels.tiles import dtype_name
 
 
-class Inputs(NamedTuple):
-    """Arguments of ``scalefold.ops.attention``, channels contiguous."""
+class Call(NamedTuple):
+    """One call of ``scalefold.ops.attention``: its arguments, channels contiguous."""
 
     q: Tensor
     k: Tensor
@@ -106,7 +106,7 @@ def checked(
     bias: Tensor | None,
     bias_scale: float = 1.0,
     scale: float | None = None,
-) -> Inputs:
+) -> Call:
     """Arguments as the kernels want them.
 
     Raises ValueError where shapes or types do not fit, samples are too many, or a scale is not
@@ -130,7 +130,7 @@ def checked(
     check_types("attention", (x for x in (q, k, v, gate) if x is not None))
     q, k, v = map(_heads_near, (q, k, v))
     gate = None if gate is None else _heads_near(gate)
-    return Inputs(q, k, v, gate, mask, bias, 1.0 if bias is None else bias_scale, scale)
+    return Call(q, k, v, gate, mask, bias, 1.0 if bias is None else bias_scale, scale)
 
 
 def _heads_near(x: Tensor) -> Tensor:

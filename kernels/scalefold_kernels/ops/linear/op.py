@@ -46,10 +46,10 @@ def _residual_linear(
     if x.numel() == 0:
         return x.new_empty(x.shape)
     dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
-    update = Update(x, weight, dropout)
+    call = Call(x, weight, dropout)
     x, h, weight, bias = (t.contiguous() for t in (x, h, weight, bias))
-    backend = _BACKENDS.choose("forward", x.device, update, x, h, weight)
-    out: Tensor = backend.forward(x, h, weight, bias, update)
+    backend = _BACKENDS.choose("forward", x.device, call, x, h, weight)
+    out: Tensor = backend.forward(x, h, weight, bias, call)
     return out
 
 
@@ -73,10 +73,10 @@ def _residual_linear_backward(
     if grad.numel() == 0:
         return grad_h, parameters.zero_()
     dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
-    update = Update(grad, weight, dropout)
+    call = Call(grad, weight, dropout)
     grad, h, weight = (t.contiguous() for t in (grad, h, weight))
-    backend = _BACKENDS.choose("backward", grad.device, update, grad, h, weight)
-    backend.backward(grad, h, weight, update, grad_h, parameters)
+    backend = _BACKENDS.choose("backward", grad.device, call, grad, h, weight)
+    backend.backward(grad, h, weight, call, grad_h, parameters)
     return grad_h, parameters
 
 
@@ -100,8 +100,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _residual_linear.register_autograd(_backward, setup_context=_save)
 
 
-class Update:
-    """What all backends need to know of a call's x (B, ..., C), weight (C, K) and dropout."""
+class Call:
+    """One call: the sizes of its x (B, ..., C) and weight (C, K), its type, GPU and dropout."""
 
     def __init__(self, x: Tensor, weight: Tensor, dropout: Dropout | None) -> None:
         self.dims = x.ndim - 1
