@@ -11,7 +11,6 @@ from tests.kernels.offline.case import recorded
 from torch import Tensor
 
 from scalefold_kernels import checks, limits
-from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops import triangle
 from scalefold_kernels.ops.attention import arguments as attention_arguments
 from scalefold_kernels.ops.global_attention import global_attention
@@ -26,7 +25,6 @@ from scalefold_kernels.ops.pointwise_attention import pointwise_attention
 from scalefold_kernels.ops.transition.op import matrix
 from scalefold_kernels.ops.triangle.arguments import OutputWeights
 from scalefold_kernels.ops.triangle.arguments import Sizes as TriangleSizes
-from scalefold_kernels.ops.triangle.triton import output as triangle_output
 from scalefold_kernels.ops.triangle.triton import weights as triangle_weights
 from scalefold_kernels.rows import rows_of
 
@@ -62,20 +60,12 @@ class Launch(NamedTuple):
     of_length: Callable[[int], Any]
 
 
-NOTHING_SHARED = Dropout(new(1, dtype=torch.int64), 0, 0.25, None)
-
-
 def output_gradients(length: int) -> None:
     standard, d_value = new(128, 1, length, length), new(1, length, length, 128)
     weights = OutputWeights(new(128), new(128), new(128, 128), new(128))
     sizes = TriangleSizes.of(d_value, 128, 128)
     with patch.object(triangle_weights, "finish"):
         triangle_weights.output_gradients(sizes, d_value, standard, weights)
-
-
-def triangle_mask(length: int) -> None:
-    keep = new(1, length, length, 128, dtype=torch.uint8)
-    triangle_output.fill_mask(keep, NOTHING_SHARED)
 
 
 def channels_first(length: int) -> Tensor:
@@ -92,7 +82,6 @@ def projected(length: int) -> None:
 
 LAUNCHES = [
     Launch("output_weights_kernel", triangle_weights, output_gradients),
-    Launch("dropout_mask_kernel", triangle_output, triangle_mask),
     Launch("project_outer_kernel", outer_product, projected),
     Launch(
         "mean_gradient_kernel",
@@ -200,13 +189,12 @@ def test_too_many_rows_are_named() -> None:
 
 def test_too_many_samples_are_named() -> None:
     batch = checks.MAX_GRID + 1
-    row, weight, key = expanded(8), expanded(8, 8), torch.zeros(batch, dtype=torch.int64)
+    row, weight = expanded(8), expanded(8, 8)
     x, mask = expanded(batch, 1, 1, 8), expanded(batch, 1, 1)
     keys = expanded(batch, 1, 1, 2, 4)
     operands = Parameters(row, row, weight, row, weight, row)
     attention = row, row, weight, weight, weight, weight, row, weight, row
     calls: list[Callable[[], Any]] = [
-        lambda: triangle.triangle_output(x, x, x, row, row, weight, row, (key, 0, 0.25, None)),
         lambda: global_attention(x, mask, *attention),
         lambda: attention_arguments.checked(keys, keys, keys, None, mask, None),
         lambda: pointwise_attention(keys[:, 0], keys, keys, mask[:, 0]),

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
-from scalefold_kernels.dropout.kernel import dropout_factor, mix
+from scalefold_kernels.dropout.kernel import dropout_factor, hash_of
 from scalefold_kernels.ops.linear.op import Call
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
@@ -42,12 +42,6 @@ def position(size2, BLOCK_R: tl.constexpr):
     """Sample of a CTA, and the first of its positions in every line."""
     blocks = tl.cdiv(size2, BLOCK_R)
     return tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * BLOCK_R
-
-
-@triton.jit
-def hash_of(key_ptr, key_stride, sample, layer):
-    """Hash of a sample's key and the layer, see `dropout_factor`."""
-    return mix(mix(tl.load(key_ptr + sample * key_stride), tl.zeros((), tl.int32)), layer)
 
 
 # One binary for all layers: a number 1 would be folded into the code.

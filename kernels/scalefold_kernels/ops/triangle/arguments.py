@@ -125,14 +125,6 @@ class OutputArguments(NamedTuple):
     dropout: Dropout | None
 
 
-class OutputKept(NamedTuple):
-    """What the output's backward needs of its forward besides the arguments."""
-
-    mean: Tensor  # of the product's positions, (B, I, J)
-    reciprocal: Tensor  # deviation of the same
-    keep: Tensor  # the dropout mask, of no element for a backend that draws it again
-
-
 class Product(NamedTuple):
     """Factors x (C, B, rows, inner) and y (C, B, inner, columns), each plain or transposed."""
 
@@ -189,9 +181,3 @@ def check_output(z: Tensor, product: Tensor, gate: Tensor, parameters: Sequence[
 
 def _of(z: Tensor) -> str:
     return f"triangle multiplication of z {tuple(z.shape)}"
-
-
-def empty_mask(z: Tensor, shared_dim: int | None) -> Tensor:
-    """Memory for the dropout mask of z (B, I, J, Z): of size 1 where it is shared."""
-    shape = [1 if i - 4 == shared_dim else n for i, n in enumerate(z.shape[:3])]
-    return torch.empty(*shape, z.shape[3], dtype=torch.uint8, device=z.device)

@@ -113,15 +113,10 @@ def output_forward_kernel(
     ), compute, load, LOADER_REGISTERS)  # fmt: skip
 
 
-def empty_mask(z: Tensor, shared_dim: int | None) -> Tensor:
-    """No memory: the kernels draw the dropout mask again in backward."""
-    return z.new_empty(0)
-
-
 def output_forward(
     sizes: Sizes, given: OutputArguments, z: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Updated z, mean and reciprocal deviation of each position's product, `empty_mask`."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Updated z; mean and reciprocal deviation of each position's product."""
     product, gate, weights, dropout = given
     out = torch.empty_like(z)
     mean, reciprocal = new_statistics(z[..., 0])
@@ -133,4 +128,4 @@ def output_forward(
         mean, reciprocal, sizes.positions, *z.shape[1:3], num_tiles, EPS,
         SHARED=None if dropout is None else dropout.shared, C=sizes.pair, maxnreg=registers,
     )  # fmt: skip
-    return out, mean, reciprocal, empty_mask(z, None)
+    return out, mean, reciprocal
