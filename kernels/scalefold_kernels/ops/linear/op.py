@@ -11,7 +11,7 @@ from scalefold_kernels.backends import HOPPER, TORCH, TRITON, Backends
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dropout.mask import Dropout, drawing
 from scalefold_kernels.packing import unpack
-from scalefold_kernels.tiles import dtype_name
+from scalefold_kernels.tiles import Tile, tile_for
 
 _BACKENDS = Backends("residual_linear", __package__, HOPPER, TRITON, TORCH)
 
@@ -108,7 +108,7 @@ class Call:
         self.batch, *sizes, self.channels = x.shape
         self.size1, self.size2 = [1] * (3 - self.dims) + sizes
         self.inputs = weight.shape[1]
-        self.device, self.dropout, self._dtype = weight.device, dropout, dtype_name(weight)
+        self.dropout, self._weight = dropout, weight
         if dropout is not None:
             dropout.check(self.batch)
         self.shared = 0 if dropout is None else dropout.shared
@@ -121,11 +121,10 @@ class Call:
         """Number of rows."""
         return self.batch * self.size1 * self.size2
 
-    @property
-    def shape(self) -> dict[str, int | str]:
-        """What the tables' rules speak of."""
+    def tile(self, kernel: str, arch: str | None = None) -> Tile:
+        """Tile of a kernel, see `tile_for`."""
         sizes = {"rows": self.rows, "C": self.channels, "K": self.inputs, "shared": self.shared}
-        return {**sizes, "dtype": self._dtype}
+        return tile_for(kernel, self._weight, arch, **sizes)
 
     @property
     def hashing(self) -> tuple[Any, ...]:

@@ -16,7 +16,6 @@ from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.kernel import dropout_factor, hash_of
 from scalefold_kernels.ops.linear.op import Call
 from scalefold_kernels.sums import sum_rows
-from scalefold_kernels.tiles import architecture, tile
 
 MAX_CHANNELS = 256
 """Most inputs and outputs: weights of more do not fit on the chip beside the rows."""
@@ -141,7 +140,7 @@ def residual_linear_backward_kernel(
 def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> Tensor:
     """The sum of ``x`` and the update; all tensors are contiguous."""
     out = torch.empty_like(x)
-    sizes = tile("residual_linear_forward", architecture(call.device), call.shape)
+    sizes = call.tile("residual_linear_forward")
     sizes["BLOCK_C"] = min(sizes["BLOCK_C"], block(call.channels))
     grid = _grid(call, sizes)
     residual_linear_forward_kernel[(*grid, triton.cdiv(call.channels, sizes["BLOCK_C"]))](
@@ -156,7 +155,7 @@ def backward(
 ) -> None:
     """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
     channels, inputs = weight.shape
-    sizes = tile("residual_linear_backward", architecture(call.device), call.shape)
+    sizes = call.tile("residual_linear_backward")
     sizes["BLOCK_K"] = min(sizes["BLOCK_K"], block(inputs))
     grid = _grid(call, sizes)
     partial = parameters.new_empty(grid[0] * grid[1], parameters.numel(), dtype=torch.float32)

@@ -16,7 +16,7 @@ from torch import Tensor
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.mask import Dropout
-from scalefold_kernels.tiles import Tile, architecture, tile
+from scalefold_kernels.tiles import Tile, architecture, dtype_name, tile
 
 EPS = 1e-5
 """Added to the variance, as in `scalefold.ops.norm`."""
@@ -40,8 +40,7 @@ class Sizes:
     def tile(self, name: str, **limits: int) -> Tile:
         """Tile of a kernel; no block of it larger than its entry in ``limits`` needs."""
         shape = {"P": self.positions, "Z": self.pair, "C": self.hidden}
-        dtype = str(self.dtype).removeprefix("torch.")
-        found = tile(f"triangle_{name}", self.arch, {**shape, "dtype": dtype})
+        found = tile(f"triangle_{name}", self.arch, {**shape, "dtype": dtype_name(self.dtype)})
         return found | {name: min(found[name], block(size)) for name, size in limits.items()}
 
     def constants(self) -> dict[str, int | str]:

@@ -22,7 +22,6 @@ from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import mma_layout, one_group, zeros
 from scalefold_kernels.ops.attention.arguments import Call, transposed
 from scalefold_kernels.ops.attention.hopper import launches, parts
-from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 
 Cta = namedtuple(
@@ -235,7 +234,7 @@ def launch(
 
 def constants(call: Call) -> dict[str, int]:
     """The tile, and what follows from it."""
-    sizes = tile("attention_backward_keys_hopper", "sm_90", call.shape_class)
+    sizes = call.tile("attention_backward_keys_hopper", "sm_90")
     blocks = triton.cdiv(call.num_queries, sizes["BLOCK_Q"])
     sizes |= {
         "NUM_BLOCKS": blocks,

@@ -23,7 +23,6 @@ from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.ops.attention.arguments import Call, new_sums, transposed
 from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
-from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 
 
@@ -357,7 +356,7 @@ def new_waiting(call: Call) -> Tensor:
 
 def constants(call: Call, first_key: int = 0) -> dict[str, int]:
     """The tile, and what follows from it."""
-    sizes = tile("attention_backward_queries_hopper", "sm_90", call.shape_class)
+    sizes = call.tile("attention_backward_queries_hopper", "sm_90")
     own, block, pass_keys = call.num_keys - first_key, sizes["BLOCK_K"], sizes.pop("PASS_K")
     passes = 1 if call.bias is None else triton.cdiv(own, pass_keys)
     blocks = triton.cdiv(own, block * passes)

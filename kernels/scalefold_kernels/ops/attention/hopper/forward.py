@@ -23,7 +23,6 @@ from scalefold_kernels.gluon import mma_layout, opaque_zero, widen, zeros
 from scalefold_kernels.ops.attention.arguments import Call, Kept, transposed
 from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.ops.attention.rest import OF_BFLOAT16, byte_of_rest
-from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 
 LOWEST = gl.constexpr(2.0**-100)
@@ -363,7 +362,7 @@ def launch(call: Call, kept: Kept) -> None:
 
 def constants(call: Call) -> dict[str, int]:
     """The tile, and what follows from it."""
-    sizes = tile("attention_forward_hopper", "sm_90", call.shape_class)
+    sizes = call.tile("attention_forward_hopper", "sm_90")
     block = sizes["BLOCK_K"]
     blocks = triton.cdiv(call.num_keys, block)
     return sizes | {

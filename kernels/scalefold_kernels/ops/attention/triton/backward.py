@@ -37,7 +37,6 @@ from scalefold_kernels.ops.attention.triton.forward import (
     sigmoid,
     store,
     strides,
-    tile_of,
 )
 
 SMALLEST = tl.constexpr(2.0**-126)
@@ -131,7 +130,7 @@ def backward_gate(
     And ``scaled_q``, if it is wanted: the queries as forward multiplied them.
     """
     gate = call.gate
-    sizes = tile_of("attention_backward_gate", call)
+    sizes = call.tile("attention_backward_gate")
     heads = triton.next_power_of_2(call.num_heads)
     block_q = max(1, sizes.pop("BLOCK") // (heads * triton.next_power_of_2(call.channels)))
     gate = None if gate is None else heads_together(gate)
@@ -333,7 +332,7 @@ def backward(
 
 def backward_queries(call: Call, *known_and_gradient: Tensor) -> None:
     """Fill the gradient of q; before it come what `_arguments` calls known."""
-    sizes = tile_of("attention_backward_queries", call)
+    sizes = call.tile("attention_backward_queries")
     grid = grid_of(call, call.num_queries, sizes["BLOCK_Q"])
     arguments, constants = _arguments(call, *known_and_gradient)
     backward_queries_kernel[grid](*arguments, HAS_BIAS=call.bias is not None, **constants, **sizes)
@@ -341,7 +340,7 @@ def backward_queries(call: Call, *known_and_gradient: Tensor) -> None:
 
 def backward_keys(call: Call, *known_and_gradients: Tensor) -> None:
     """Fill the gradients of k and v; before them come what `_arguments` calls known."""
-    sizes = tile_of("attention_backward_keys", call)
+    sizes = call.tile("attention_backward_keys")
     grid = grid_of(call, call.num_keys, sizes["BLOCK_K"])
     arguments, constants = _arguments(call, *known_and_gradients)
     backward_keys_kernel[grid](*arguments, HAS_BIAS=call.bias is not None, **constants, **sizes)
@@ -349,7 +348,7 @@ def backward_keys(call: Call, *known_and_gradients: Tensor) -> None:
 
 def backward_bias(call: Call, bias: Tensor, *known: Tensor) -> Tensor:
     """Sums of the bias's gradient over groups of rows, as `new_sums` has them."""
-    sizes = tile_of("attention_backward_bias", call)
+    sizes = call.tile("attention_backward_bias")
     tiles = triton.cdiv(call.num_queries, sizes["BLOCK_Q"])
     tiles *= triton.cdiv(call.num_keys, sizes["BLOCK_K"])
     groups = triton.cdiv(call.num_rows, sizes["ROWS"])

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from scalefold_kernels.ops.attention.arguments import Call
 from scalefold_kernels.ops.attention.rest import SHIFTS, byte_of_rest
-from scalefold_kernels.tiles import Tile, architecture, tile
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -128,11 +127,6 @@ def strides(x: Tensor | None) -> tuple[int, ...]:
     return (0, 0, 0, 0) if x is None else tuple(x.stride()[:4])
 
 
-def tile_of(kernel: str, call: Call) -> Tile:
-    """The tile of a kernel for these arguments."""
-    return tile(kernel, architecture(call.q.device), call.shape_class)
-
-
 @triton.jit
 def forward_kernel(
     q, k, v, gate, mask, bias, out, lse, rest,
@@ -191,7 +185,7 @@ def forward_kernel(
 def forward(call: Call, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
     """Fill ``out``, ``lse`` and, if it is wanted, ``rest``: see `Kept`."""
     q, k, v, gate, mask, bias, *_ = call
-    sizes = tile_of("attention_forward", call)
+    sizes = call.tile("attention_forward")
     forward_kernel[grid_of(call, call.num_queries, sizes["BLOCK_Q"])](
         q, k, v, gate, mask, bias, out, lse, rest, *map(strides, (q, k, v, gate)),
         call.mask_strides, strides(bias), strides(out), strides(rest), lse.stride(2),

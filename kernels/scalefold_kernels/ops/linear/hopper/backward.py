@@ -16,7 +16,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, smem, tiles
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, zeros
@@ -167,7 +167,7 @@ def backward(
 ) -> None:
     """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
     channels, inputs = weight.shape
-    sizes = tiles.tile("residual_linear_backward_hopper", "sm_90", call.shape)
+    sizes = call.tile("residual_linear_backward_hopper", "sm_90")
     width, block = padded(channels), sizes["BLOCK_K"]
     columns = triton.cdiv(inputs, block)
     order = parts.Order.of(call, max(1, num_sms(grad.device) // columns))

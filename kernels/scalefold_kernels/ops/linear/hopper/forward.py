@@ -15,7 +15,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, smem, tiles
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma
 from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
@@ -135,7 +135,7 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> T
     """The sum of ``x`` and the update; all tensors are contiguous."""
     out = torch.empty_like(x)
     channels, inputs = weight.shape
-    sizes = tiles.tile("residual_linear_forward_hopper", "sm_90", call.shape)
+    sizes = call.tile("residual_linear_forward_hopper", "sm_90")
     width, block = padded(inputs), min(sizes.pop("BLOCK_C"), padded(channels))
     columns = triton.cdiv(channels, block)
     order = parts.Order.of(call, 2 * max(1, num_sms(x.device) // columns))
