@@ -18,9 +18,6 @@ from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.tiles import Tile, architecture, dtype_name, tile
 
-EPS = 1e-5
-"""Added to the variance, as in `scalefold.ops.norm`."""
-
 
 @dataclass(frozen=True)
 class Sizes:

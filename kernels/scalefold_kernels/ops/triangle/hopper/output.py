@@ -18,7 +18,8 @@ from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.gluon import mma_layout, one_group, widen, zeros
-from scalefold_kernels.ops.triangle.arguments import EPS, OutputArguments, Sizes, new_statistics
+from scalefold_kernels.ops.norm.op import EPS
+from scalefold_kernels.ops.triangle.arguments import OutputArguments, Sizes, new_statistics
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS, TILE

@@ -15,8 +15,8 @@ from torch import Tensor
 from scalefold_kernels.dot import block
 from scalefold_kernels.dropout.kernel import dropout_factor, hash_of
 from scalefold_kernels.dropout.mask import drawing
+from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.triangle.arguments import (
-    EPS,
     OutputArguments,
     Sizes,
     new_statistics,
