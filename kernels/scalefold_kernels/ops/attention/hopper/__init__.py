@@ -22,7 +22,7 @@ from scalefold_kernels.ops.attention.hopper import backward_queries_bias as of_f
 from scalefold_kernels.ops.attention.hopper import forward as of_forward
 from scalefold_kernels.ops.attention.hopper import launches
 from scalefold_kernels.ops.attention.triton.backward import backward_gate
-from scalefold_kernels.tma import VECTOR, reachable
+from scalefold_kernels.tma import VECTOR, why_unreachable
 
 MIN_WARP_GROUPS = 2
 """Fewest warp groups that an SM must hold at a time; one alone hides no waits."""
@@ -66,8 +66,8 @@ def why_not(function: str, call: Call) -> str | None:
             f"takes heads of {VECTOR} to {MAX_CHANNELS} channels in multiples of {VECTOR}, found "
             f"{call.channels}"
         )
-    if not all(reachable(x) for x in (q, k, v, gate) if x is not None):
-        return "TMA does not reach a tensor whose rows start between multiples of 16 bytes"
+    if reason := why_unreachable(q, k, v, gate):
+        return reason
     for kernel in (of_forward, of_queries, of_keys):
         sizes = kernel.constants(call)
         if kernel.ctas_an_sm(call, sizes) * sizes.get("GROUPS", 1) < MIN_WARP_GROUPS:

@@ -9,7 +9,7 @@ from scalefold_kernels.ops.linear.hopper.backward import backward
 from scalefold_kernels.ops.linear.hopper.forward import forward
 from scalefold_kernels.ops.linear.hopper.parts import lines_of
 from scalefold_kernels.ops.linear.op import Call
-from scalefold_kernels.tma import VECTOR, reachable
+from scalefold_kernels.tma import VECTOR, why_unreachable
 
 __all__ = ["backward", "forward", "why_not"]
 
@@ -40,6 +40,4 @@ def why_not(function: str, call: Call, *matrices: Tensor) -> str | None:
         # A tile's lines are of one sample.
         if call.batch > 1 and call.size1 % lines_of(call.shared):
             return f"takes several samples of {call.size1} lines only without a mask"
-    if not all(reachable(matrix.view(-1, matrix.shape[-1])) for matrix in matrices):
-        return "TMA does not reach a tensor that starts between multiples of 16 bytes"
-    return None
+    return why_unreachable(*(matrix.view(-1, matrix.shape[-1]) for matrix in matrices))

@@ -9,7 +9,7 @@ from scalefold_kernels.ops.outer_product.hopper.chained import mean_products, op
 from scalefold_kernels.ops.outer_product.hopper.weight_gradient import weight_gradient_parts
 from scalefold_kernels.ops.outer_product.op import Factors, Gradients, Mean
 from scalefold_kernels.ops.outer_product.triton import mean_gradient
-from scalefold_kernels.tma import VECTOR, reachable
+from scalefold_kernels.tma import VECTOR, why_unreachable
 
 MOST = 128, 32, 128
 """Sequences, channels and pair channels that a CTA has shared memory and registers for."""
@@ -25,9 +25,7 @@ def why_not(function: str, a: Tensor, b: Tensor, weight: Tensor, *others: Tensor
     operands = a, b, weight, *others
     if any(x.dtype != torch.bfloat16 for x in operands):
         return f"takes bfloat16, not {a.dtype}"
-    if not all(map(reachable, operands)):
-        return "TMA does not reach a tensor whose rows are not multiples of 16 bytes apart"
-    return None
+    return why_unreachable(*operands)
 
 
 def forward(factors: Factors, mean: Mean, outer: None) -> None:
