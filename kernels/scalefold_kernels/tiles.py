@@ -43,8 +43,6 @@ Shape = Mapping[str, int | str]
 Lookup = tuple[str, str, tuple[tuple[str, int | str], ...]]
 """Kernel, architecture, shape."""
 
-_DTYPES = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
-
 _FOLDER = Path(__file__).parent
 
 _LARGE = 1024
@@ -71,14 +69,14 @@ def tile(kernel: str, arch: str, shape: Shape) -> Tile:
     return dict(_lookup(kernel, arch, tuple(shape.items())))
 
 
-def tile_for(kernel: str, x: Tensor, **sizes: int | str) -> Tile:
-    """`tile` for a launch on a tensor: its GPU, its type, and sizes by name."""
-    return tile(kernel, architecture(x.device), {**sizes, "dtype": dtype_name(x)})
+def tile_for(kernel: str, x: Tensor, arch: str | None = None, **sizes: int | str) -> Tile:
+    """`tile` for a launch on a tensor: its type, its GPU or the one named, and sizes by name."""
+    return tile(kernel, arch or architecture(x.device), {**sizes, "dtype": dtype_name(x.dtype)})
 
 
-def dtype_name(x: Tensor) -> str:
-    """A tensor's type, as rules have it."""
-    return str(x.dtype).removeprefix("torch.")
+def dtype_name(dtype: torch.dtype) -> str:
+    """A type, as rules have it."""
+    return str(dtype).removeprefix("torch.")
 
 
 def read_table(kernel: str) -> dict[str, Any]:
@@ -113,8 +111,8 @@ def _all_tables() -> dict[str, tuple[Path, dict[str, Any]]]:
             if kernel in found:
                 raise ValueError(f"{path} and {found[kernel][0]} both have a table {kernel!r}")
             for _, rule in _rules(table):
-                if (dtype := rule["where"].get("dtype", _DTYPES[0])) not in _DTYPES:
-                    known = ", ".join(_DTYPES)
+                known = [dtype_name(dtype) for dtype in DTYPES]
+                if (dtype := rule["where"].get("dtype", known[0])) not in known:
                     raise ValueError(
                         f"{path}: {kernel} has a rule on the type {dtype!r}; there are: {known}"
                     )

@@ -29,6 +29,13 @@ def reachable(x: Tensor) -> bool:
     )
 
 
+def why_unreachable(*tensors: Tensor | None) -> str | None:
+    """Why TMA does not take one of these tensors, or None."""
+    if all(reachable(x) for x in tensors if x is not None):
+        return None
+    return f"TMA does not reach a tensor whose rows start between multiples of {STEP_BYTES} bytes"
+
+
 def steps(x: Tensor) -> list[int]:
     """Strides as descriptors take them; those of dimensions of one element are ignored."""
     step = STEP_BYTES // x.element_size()

@@ -6,12 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.ops.dropout import dropout_mask
 from scalefold_kernels.bench.agreement import error
-from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops import triangle
 from scalefold_kernels.ops.outer_product import outer_product_mean
-from scalefold_kernels.ops.triangle.triton.output import fill_mask
 
 LENGTH = 4224
 """Residues; their pairs with 128 channels are 1.06 * 2^31 elements, 4.6 GB in bfloat16."""
@@ -77,11 +74,12 @@ def test_output_of_triangle_multiplication(pair: int, device: torch.device) -> N
     shapes = (hidden, 1, length, length), (hidden,), (hidden,), (pair, hidden), (pair,)
     z, gate, grad, product, *parameters = draw(*pairs, *shapes, device=device)
     product = product.permute(1, 2, 3, 0)
+    dropout = torch.tensor([-7], device=device), 5, 0.25, -3  # rows share a mask
 
     def results(rows: slice) -> list[Tensor]:
         inputs = z[:, rows], product[:, rows], gate[:, rows], *parameters
         return evaluated(
-            lambda *x: triangle.triangle_output(*x, dropout=None), inputs, [grad[:, rows]]
+            lambda *x: triangle.triangle_output(*x, dropout=dropout), inputs, [grad[:, rows]]
         )
 
     *whole, scale, shift, weight, bias = results(slice(None))
@@ -147,17 +145,7 @@ def test_projection_of_triangle_multiplication(pair: int, device: torch.device) 
 
 
 @pytest.mark.gpu
-def test_masks_of_dropout(device: torch.device) -> None:
-    needs(20)
-    shape, key = (1, LENGTH, LENGTH, 128), torch.tensor([-7], device=device)
-    expected = dropout_mask(key, 5, 0.25, (LAST, LENGTH, 128), (LENGTH - LAST, 0, 0))
-    keep = torch.empty(shape, device=device, dtype=torch.uint8)
-    fill_mask(keep, Dropout(key, 5, 0.25, None))
-    assert torch.equal(keep[:, -LAST:].bool(), expected)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("num_seq", [8, 136])  # the outer product stays on the chip; it does not
+@pytest.mark.parametrize("num_seq", [8, 136])  # on Hopper: its own kernels, the portable ones
 def test_outer_product_mean_of_channels_first(num_seq: int, device: torch.device) -> None:
     needs(32)
     first, operand = (128, 1, LENGTH, LENGTH), (1, num_seq, LENGTH, 8)

@@ -11,22 +11,20 @@ from tests.kernels.offline.case import recorded
 from torch import Tensor
 
 from scalefold_kernels import checks, limits
-from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops import triangle
 from scalefold_kernels.ops.attention import arguments as attention_arguments
 from scalefold_kernels.ops.global_attention import global_attention
 from scalefold_kernels.ops.linear import residual_linear
 from scalefold_kernels.ops.normed_projection.arguments import apart
-from scalefold_kernels.ops.outer_product import materialised, outer_product_mean
-from scalefold_kernels.ops.outer_product import triton as chained
-from scalefold_kernels.ops.outer_product.arguments import MAX_SEQUENCES, Factors, Mean
+from scalefold_kernels.ops.outer_product import outer_product_mean
+from scalefold_kernels.ops.outer_product import triton as outer_product
+from scalefold_kernels.ops.outer_product.op import FEW_SEQUENCES, Factors, Mean
 from scalefold_kernels.ops.outer_product_operands.triton import Parameters
 from scalefold_kernels.ops.outer_product_operands.triton import forward as operands_forward
 from scalefold_kernels.ops.pointwise_attention import pointwise_attention
 from scalefold_kernels.ops.transition.op import matrix
 from scalefold_kernels.ops.triangle.arguments import OutputWeights
 from scalefold_kernels.ops.triangle.arguments import Sizes as TriangleSizes
-from scalefold_kernels.ops.triangle.triton import output as triangle_output
 from scalefold_kernels.ops.triangle.triton import weights as triangle_weights
 from scalefold_kernels.rows import rows_of
 
@@ -62,9 +60,6 @@ class Launch(NamedTuple):
     of_length: Callable[[int], Any]
 
 
-NOTHING_SHARED = Dropout(new(1, dtype=torch.int64), 0, 0.25, None)
-
-
 def output_gradients(length: int) -> None:
     standard, d_value = new(128, 1, length, length), new(1, length, length, 128)
     weights = OutputWeights(new(128), new(128), new(128, 128), new(128))
@@ -73,19 +68,8 @@ def output_gradients(length: int) -> None:
         triangle_weights.output_gradients(sizes, d_value, standard, weights)
 
 
-def triangle_mask(length: int) -> None:
-    keep = new(1, length, length, 128, dtype=torch.uint8)
-    triangle_output.fill_mask(keep, NOTHING_SHARED)
-
-
 def channels_first(length: int) -> Tensor:
     return new(128, length, length).permute(1, 2, 0)
-
-
-def mean(length: int) -> None:
-    z, count = channels_first(length), new(length, length)
-    out, operand, weight = new(length, length, 128), new(length, 8, 16), new(128, 64)
-    chained.forward(Factors(operand, operand, weight), Mean(count, new(128), z, out), None)
 
 
 def projected(length: int) -> None:
@@ -93,18 +77,16 @@ def projected(length: int) -> None:
     operand, weight = new(length, 8, 130), new(128, 64)
     out = new(8, length, 128)
     mean = Mean(count, new(128), z[:8], out)
-    materialised.forward(Factors(operand[:8], operand, weight), mean, None)
+    outer_product.forward(Factors(operand[:8], operand, weight), mean, None)
 
 
 LAUNCHES = [
     Launch("output_weights_kernel", triangle_weights, output_gradients),
-    Launch("dropout_mask_kernel", triangle_output, triangle_mask),
-    Launch("chained_products_kernel", chained, mean),
-    Launch("project_outer_kernel", materialised, projected),
+    Launch("project_outer_kernel", outer_product, projected),
     Launch(
         "mean_gradient_kernel",
-        chained,
-        lambda n: chained.mean_gradient(channels_first(n), new(n, n)),
+        outer_product,
+        lambda n: outer_product.mean_gradient(channels_first(n), new(n, n)),
     ),
 ]
 
@@ -136,7 +118,7 @@ def of_triangle(device: torch.device) -> list[Tensor]:
 
 def of_outer_product(device: torch.device) -> list[Tensor]:
     found = []
-    for num_seq in (9, MAX_SEQUENCES + 2):
+    for num_seq in (9, FEW_SEQUENCES + 2):
         shapes = (1, num_seq, 5, 8), (1, num_seq, 6, 8), (12, 64), (12,), (1, 12, 5, 6)
         tensors = [draw(*shape, device=device, seed=i) for i, shape in enumerate(shapes)]
         count = torch.full((1, 5, 6), float(num_seq), device=device)
@@ -207,13 +189,12 @@ def test_too_many_rows_are_named() -> None:
 
 def test_too_many_samples_are_named() -> None:
     batch = checks.MAX_GRID + 1
-    row, weight, key = expanded(8), expanded(8, 8), torch.zeros(batch, dtype=torch.int64)
+    row, weight = expanded(8), expanded(8, 8)
     x, mask = expanded(batch, 1, 1, 8), expanded(batch, 1, 1)
     keys = expanded(batch, 1, 1, 2, 4)
     operands = Parameters(row, row, weight, row, weight, row)
     attention = row, row, weight, weight, weight, weight, row, weight, row
     calls: list[Callable[[], Any]] = [
-        lambda: triangle.triangle_output(x, x, x, row, row, weight, row, (key, 0, 0.25, None)),
         lambda: global_attention(x, mask, *attention),
         lambda: attention_arguments.checked(keys, keys, keys, None, mask, None),
         lambda: pointwise_attention(keys[:, 0], keys, keys, mask[:, 0]),

@@ -6,12 +6,12 @@ from torch import Tensor
 
 from scalefold.ops.outer_product import outer_product_mean as reference
 from scalefold.ops.outer_product import outer_product_operands as reference_operands
-from scalefold_kernels.ops.outer_product import arguments, hopper, outer_product_mean
-from scalefold_kernels.ops.outer_product.arguments import Sizes
+from scalefold_kernels.ops.outer_product import hopper, outer_product_mean
+from scalefold_kernels.ops.outer_product import op as contract
 from scalefold_kernels.ops.outer_product_operands import outer_product_operands
 
 FEW = 9
-MANY = arguments.MAX_SEQUENCES + 2
+MANY = contract.FEW_SEQUENCES + 2
 
 # B, S, I, J, C, Z
 SHAPES = [
@@ -20,7 +20,7 @@ SHAPES = [
     (1, 1, 3, 2, 32, 16),
     (1, MANY, 5, 6, 8, 12),
     (2, MANY, 9, 35, 5, 7),
-    (1, 3, 5, 6, 33, 4),  # more channels than fit on the chip
+    (1, 3, 5, 6, 33, 4),  # more channels than the kernels for Hopper take
 ]
 
 
@@ -101,7 +101,7 @@ def test_many_sequences_a_few_rows_at_a_time(
 ) -> None:
     inputs = _inputs((1, MANY, 7, 6, 8, 5), device, torch.float32)
     whole = _results(outer_product_mean, *inputs, torch.float32)
-    monkeypatch.setattr(arguments, "MAX_ELEMENTS", 3 * 8 * 6 * 8)
+    monkeypatch.setattr(contract, "MAX_ELEMENTS", 3 * 8 * 6 * 8)
     for part, expected in zip(
         _results(outer_product_mean, *inputs, torch.float32), whole, strict=True
     ):
@@ -148,7 +148,7 @@ def test_no_sequences(device: torch.device) -> None:
         outer_product_mean(a, b, 0 * count, weight, bias, z), z + bias / 1e-3
     )
     operand = torch.empty(4, 8, 0, dtype=torch.bfloat16)
-    assert hopper.why_not("forward", Sizes.of(operand, weight), operand)
+    assert hopper.why_not("forward", operand, operand, weight)
 
 
 @pytest.mark.parametrize("num_seq", [FEW, MANY])

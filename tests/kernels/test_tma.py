@@ -14,7 +14,6 @@ from scalefold_kernels.ops.norm.op import new_stats
 from scalefold_kernels.ops.normed_projection import hopper as projection
 from scalefold_kernels.ops.normed_projection.arguments import Gradients, Norm, Projections, Sizes
 from scalefold_kernels.ops.outer_product import hopper as outer_product
-from scalefold_kernels.ops.outer_product.arguments import Sizes as OuterProductSizes
 from scalefold_kernels.ops.transition import hopper as transition
 from scalefold_kernels.ops.transition.op import Kept, Parameters
 from scalefold_kernels.tma import reachable, steps, within_reach
@@ -107,6 +106,5 @@ def test_gradients_of_projections(
 
 def test_weights_elsewhere_leave_the_outer_product_to_the_other_kernels() -> None:
     operand, weight = new(6, 8, 16), new(8, 64)
-    sizes = OuterProductSizes.of(operand, weight)
-    assert outer_product.why_not("forward", sizes, operand, weight) is None
-    assert "TMA" in str(outer_product.why_not("forward", sizes, operand, beside(8, 64)))
+    assert outer_product.why_not("forward", operand, operand, weight) is None
+    assert "TMA" in str(outer_product.why_not("forward", operand, operand, beside(8, 64)))

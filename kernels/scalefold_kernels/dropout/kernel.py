@@ -26,16 +26,22 @@ def kept(state, threshold):
 
 
 @triton.jit
+def hash_of(key_ptr, key_stride, sample, layer):
+    """Hash of a sample's key and the layer, see `dropout_factor`."""
+    return mix(mix(tl.load(key_ptr + sample * key_stride), tl.zeros((), tl.int32)), layer)
+
+
+@triton.jit
 def dropout_factor(state, c1, c2, c3, threshold, scale, DIMS: tl.constexpr, SHARED: tl.constexpr):
     """What an update is multiplied by: 0 where dropped, else ``scale``.
 
     Parameters
     ----------
     state
-        Hash of key and layer.
+        Hash of key and layer: a number or (R, 1).
     c1, c2, c3
-        Coordinates: a number, (R, 1) and (1, C). The result has this shape or, where it does not
-        depend on one of them (``SHARED``, 1 to 3; 0 for none), one that is broadcast to it.
+        Coordinates: a number or (R, 1), (R, 1) and (1, C). The result has this shape, or one that
+        is broadcast to it where it does not depend on one of them (``SHARED``, 1 to 3; 0: none).
     DIMS : int
         How many of them there are, counted from the last.
     """

@@ -18,7 +18,7 @@ import triton
 from tests.kernels.offline.case import CompileCase, empty, recorded
 
 from scalefold_kernels.ops.attention import hopper
-from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept, checked, new_rest
+from scalefold_kernels.ops.attention.arguments import Call, Gradients, Kept, checked, new_rest
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
@@ -76,26 +76,26 @@ def _triton() -> Iterator[CompileCase]:
     forward, backward = _module("triton.forward"), _module("triton.backward")
     for arch in ("sm_80", "sm_90"):
         for name, dtype in _TRITON:
-            inputs, kept = _arguments(name, dtype)
+            call, kept = _arguments(name, dtype)
             out, lse, _ = kept
-            q, grads = inputs.q, (lse, lse, out)
+            q, grads = call.q, (lse, lse, out)
             launches: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
-                "forward": (forward, partial(forward.forward, inputs, *kept)),
+                "forward": (forward, partial(forward.forward, call, *kept)),
                 "backward_gate": (
                     backward,
-                    partial(backward.backward_gate, inputs, kept, out, out, out, lse),
+                    partial(backward.backward_gate, call, kept, out, out, out, lse),
                 ),
                 "backward_queries": (
                     backward,
-                    partial(backward.backward_queries, inputs, *grads, q),
+                    partial(backward.backward_queries, call, *grads, q),
                 ),
                 "backward_keys": (
                     backward,
-                    partial(backward.backward_keys, inputs, *grads, q, q),
+                    partial(backward.backward_keys, call, *grads, q, q),
                 ),
             }
-            if inputs.bias is not None:
-                launch = partial(backward.backward_bias, inputs, inputs.bias, *grads)
+            if call.bias is not None:
+                launch = partial(backward.backward_bias, call, call.bias, *grads)
                 launches["backward_bias"] = backward, launch
             for kernel, (module, launch) in launches.items():
                 described = f"{kernel} for {arch}, {name}, {_KINDS[dtype]}"
@@ -104,47 +104,47 @@ def _triton() -> Iterator[CompileCase]:
 
 def _hopper() -> Iterator[CompileCase]:
     for name in _SHAPES:
-        inputs, kept = _arguments(name, torch.bfloat16)
-        if hopper.why_not("forward", inputs):
+        call, kept = _arguments(name, torch.bfloat16)
+        if hopper.why_not("forward", call):
             continue
         forward = _module("hopper.forward").launch
-        launches = {"forward": partial(forward, inputs, kept)}
+        launches = {"forward": partial(forward, call, kept)}
         if name in _WITHOUT_REST:
             launches["forward that keeps no rest"] = partial(
-                forward, inputs, kept._replace(rest=None)
+                forward, call, kept._replace(rest=None)
             )
-        launches |= _hopper_backward(inputs, kept)
+        launches |= _hopper_backward(call, kept)
         for described, launch in launches.items():
             kernel = described.split()[0]
             module = _module(f"hopper.{kernel}")
-            others = inputs.num_keys > 256 or not triton.__version__.startswith("3.6.")
+            others = call.num_keys > 256 or not triton.__version__.startswith("3.6.")
             known = _SPILLED if kernel == "backward_queries_bias" and others else 0
-            if described == "forward" and module.constants(inputs)["GROUPS"] > 2:
+            if described == "forward" and module.constants(call)["GROUPS"] > 2:
                 known = _SPILLED_ONCE
             title = f"{described} on Hopper, {name}"
             case = recorded(module, f"{kernel}_kernel", launch, title, "sm_90")
             yield replace(case, spilled_bytes=known)
 
 
-def _hopper_backward(inputs: Inputs, kept: Kept) -> dict[str, partial[Any]]:
+def _hopper_backward(call: Call, kept: Kept) -> dict[str, partial[Any]]:
     """Launches of the kernels of backward that run where only some gradients are wanted, or all."""
     out, lse, _ = kept
-    bias, gradients = inputs.bias, Gradients(inputs.q, inputs.k, inputs.v, inputs.gate)
+    bias, gradients = call.bias, Gradients(call.q, call.k, call.v, call.gate)
     keys, queries, row = (_module(f"hopper.backward_{x}") for x in ("keys", "queries", "row"))
-    if row.why_not("backward", inputs) is None:
-        return {"backward_row": partial(row.backward, inputs, kept, out, gradients, False)}
-    shared = keys.Shared(inputs.q, out, lse)
-    of_queries = partial(queries.launch, inputs, bias, lse, shared, inputs.q)
+    if row.why_not("backward", call) is None:
+        return {"backward_row": partial(row.backward, call, kept, out, gradients, False)}
+    shared = keys.Shared(call.q, out, lse)
+    of_queries = partial(queries.launch, call, bias, lse, shared, call.q)
     launches: dict[str, partial[Any]] = {
-        "backward_keys": partial(keys.launch, inputs, bias, lse, shared, inputs.k, inputs.v),
+        "backward_keys": partial(keys.launch, call, bias, lse, shared, call.k, call.v),
         "backward_queries": partial(of_queries, bias is not None),
     }
-    if bias is not None and hopper.sums_in_registers(inputs):
+    if bias is not None and hopper.sums_in_registers(call):
         first = _module("hopper.backward_queries_bias")
-        more = inputs.num_keys > first.KEYS
-        waiting = queries.new_waiting(inputs) if more else None
+        more = call.num_keys > first.KEYS
+        waiting = queries.new_waiting(call) if more else None
         launches["backward_queries_bias"] = partial(
-            first.launch, inputs, bias, kept, out, gradients, shared, waiting
+            first.launch, call, bias, kept, out, gradients, shared, waiting
         )
         launches["backward_queries"] = (
             partial(of_queries, True, first.KEYS, waiting) if more else partial(of_queries, False)
@@ -152,7 +152,7 @@ def _hopper_backward(inputs: Inputs, kept: Kept) -> dict[str, partial[Any]]:
     return launches
 
 
-def _arguments(name: str, dtype: torch.dtype) -> tuple[Inputs, Kept]:
+def _arguments(name: str, dtype: torch.dtype) -> tuple[Call, Kept]:
     rows, length, heads, channels, gated, order, in_bits = _SHAPES[name]
     q, k, v, gate = empty(1, rows, length, 4, heads, channels, dtype=dtype).unbind(3)
     mask = empty(1, rows, length, dtype=dtype)
@@ -163,6 +163,6 @@ def _arguments(name: str, dtype: torch.dtype) -> tuple[Inputs, Kept]:
     statistics = empty(1, rows, heads, length, dtype=torch.float32)
     out = empty(1, rows, length, heads, channels, dtype=dtype)
     scale = BITS if in_bits else None
-    inputs = checked(q, k, v, gate if gated else None, mask, bias, BITS, scale)
+    call = checked(q, k, v, gate if gated else None, mask, bias, BITS, scale)
     keeps = bias is not None and dtype != torch.float32
-    return inputs, Kept(out, statistics, new_rest(q) if keeps else None)
+    return call, Kept(out, statistics, new_rest(q) if keeps else None)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops.linear import hopper, triton
-from scalefold_kernels.ops.linear.op import Update
+from scalefold_kernels.ops.linear.op import Call
 from scalefold_kernels.tiles import Shape, Tile, configured, overridden, read_table
 
 # Channels in and out: pair, templates, MSA.
@@ -39,12 +39,12 @@ def _triton_cases(direction: str) -> Iterator[CompileCase]:
             continue
         x, h = (empty(1, 256, 256, size) for size in (channels, inputs))
         weight = empty(channels, inputs)
-        for shared_dim, update in _updates(x, weight):
+        for shared_dim, call in _calls(x, weight):
             launch: Callable[[], Any]
-            launch = partial(triton.forward, x, h, weight, weight[:, 0], update)
+            launch = partial(triton.forward, x, h, weight, weight[:, 0], call)
             if direction == "backward":
                 gradients = h, empty(weight.numel() + channels)
-                launch = partial(triton.backward, x, h, weight, update, *gradients)
+                launch = partial(triton.backward, x, h, weight, call, *gradients)
             described = f"{table} {arch} K={inputs} C={channels}, shared {shared_dim}, {tile}"
             with overridden() as tables:
                 tables.force(table, **tile)
@@ -64,12 +64,12 @@ def _hopper_cases() -> Iterator[CompileCase]:
         x, h = (empty(1, *size, channels) for _ in range(2))
         weight, bias = empty(channels, channels), empty(channels)
         gradients = empty(*h.shape), empty(channels * channels + channels)
-        for shared_dim, update in _updates(x, weight):
+        for shared_dim, call in _calls(x, weight):
             launches: dict[str, Callable[[], Any]] = {
-                "forward": partial(hopper.forward, x, h, weight, bias, update)
+                "forward": partial(hopper.forward, x, h, weight, bias, call)
             }
             if channels >= hopper.MIN_OUTPUTS:
-                launches["backward"] = partial(hopper.backward, x, h, weight, update, *gradients)
+                launches["backward"] = partial(hopper.backward, x, h, weight, call, *gradients)
             for direction, launch in launches.items():
                 kernel = f"residual_linear_{direction}_hopper_kernel"
                 module = import_module(f"scalefold_kernels.ops.linear.hopper.{direction}")
@@ -77,9 +77,9 @@ def _hopper_cases() -> Iterator[CompileCase]:
                 yield recorded(module, kernel, launch, described, "sm_90")
 
 
-def _updates(x: Tensor, weight: Tensor) -> Iterator[tuple[int | None, Update]]:
+def _calls(x: Tensor, weight: Tensor) -> Iterator[tuple[int | None, Call]]:
     """Without a mask, and with each kind of mask: the dimension that shares it, and the update."""
     key = empty(1, dtype=torch.int64)
-    yield None, Update(x, weight, None)
+    yield None, Call(x, weight, None)
     for shared_dim in (-3, -2):
-        yield shared_dim, Update(x, weight, Dropout(key, 7, 0.25, shared_dim))
+        yield shared_dim, Call(x, weight, Dropout(key, 7, 0.25, shared_dim))

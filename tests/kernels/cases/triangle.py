@@ -17,7 +17,6 @@ from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops.triangle import hopper, triton
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
-    OutputKept,
     OutputWeights,
     Product,
     ProjectionGradients,
@@ -45,7 +44,6 @@ _TRITON = {
     "output_backward": triton_output,
     "output_weights": triton_weights,
     "finish_weights": triton_weights,
-    "dropout_mask": triton_output,
 }
 _HOPPER = {
     "projection_forward": hopper_projection,
@@ -88,12 +86,11 @@ def _runs(sizes: Sizes, backend: ModuleType) -> dict[str, Callable[[], Any]]:
     output = OutputWeights(empty(hidden), empty(hidden), empty(pair, hidden), empty(pair))
     dropout = Dropout(torch.empty(1, dtype=torch.int64, device="meta"), 5, 0.25, -3)
     given = OutputArguments(operand, z, output, dropout)
-    of_output = OutputKept(numbers, numbers, empty(1, 1, 256, pair, dtype=torch.uint8))
     gradients = ProjectionGradients(operand, operand, z, z)
     of_projection = ProjectionKept(z, mask, operand, operand, numbers, numbers)
     products = empty(26, 4 * hidden + pair, pair, dtype=torch.float32)
     projected = partial(backend.projection_backward, sizes, gradients, of_projection, projection)
-    put_out = partial(backend.output_backward, sizes, given, of_output, z)
+    put_out = partial(backend.output_backward, sizes, given, [numbers, numbers], z)
     finished = partial(
         triton_weights.finish,
         *(sizes, products, products[:, :, 0].contiguous(), *projection[:2], projection.matrices),
@@ -106,7 +103,6 @@ def _runs(sizes: Sizes, backend: ModuleType) -> dict[str, Callable[[], Any]]:
         "output_backward": put_out,
         "output_weights": put_out,
         "finish_weights": finished,
-        "dropout_mask": partial(backend.output_forward, sizes, given, z),
     }
 
 

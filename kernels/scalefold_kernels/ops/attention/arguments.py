@@ -13,11 +13,11 @@ from scalefold_kernels.checks import check_batch, check_shapes, check_types
 from scalefold_kernels.dot import block
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.rows import channels_together
-from scalefold_kernels.tiles import dtype_name
+from scalefold_kernels.tiles import Tile, tile_for
 
 
-class Inputs(NamedTuple):
-    """Arguments of ``scalefold.ops.attention``, channels contiguous."""
+class Call(NamedTuple):
+    """One call of ``scalefold.ops.attention``: its arguments, channels contiguous."""
 
     q: Tensor
     k: Tensor
@@ -68,16 +68,11 @@ class Inputs(NamedTuple):
         batch, row, key = self.mask.stride()
         return batch, row if self.mask.shape[1] > 1 else 0, key
 
-    @property
-    def shape_class(self) -> dict[str, int | str]:
-        """What the rules of the tile tables speak of."""
-        return {
-            "Q": self.num_queries,
-            "K": self.num_keys,
-            "C": self.channels,
-            "bias": "no" if self.bias is None else "yes",
-            "dtype": dtype_name(self.q),
-        }
+    def tile(self, kernel: str, arch: str | None = None) -> Tile:
+        """Tile of a kernel, see `tile_for`."""
+        bias = "no" if self.bias is None else "yes"
+        sizes = {"Q": self.num_queries, "K": self.num_keys, "C": self.channels}
+        return tile_for(kernel, self.q, arch, bias=bias, **sizes)
 
 
 class Kept(NamedTuple):
@@ -106,7 +101,7 @@ def checked(
     bias: Tensor | None,
     bias_scale: float = 1.0,
     scale: float | None = None,
-) -> Inputs:
+) -> Call:
     """Arguments as the kernels want them.
 
     Raises ValueError where shapes or types do not fit, samples are too many, or a scale is not
@@ -130,7 +125,7 @@ def checked(
     check_types("attention", (x for x in (q, k, v, gate) if x is not None))
     q, k, v = map(_heads_near, (q, k, v))
     gate = None if gate is None else _heads_near(gate)
-    return Inputs(q, k, v, gate, mask, bias, 1.0 if bias is None else bias_scale, scale)
+    return Call(q, k, v, gate, mask, bias, 1.0 if bias is None else bias_scale, scale)
 
 
 def _heads_near(x: Tensor) -> Tensor:

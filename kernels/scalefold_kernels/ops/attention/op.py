@@ -18,8 +18,8 @@ from torch import Tensor
 
 from scalefold_kernels.backends import HOPPER, TRITON, Backend, Backends
 from scalefold_kernels.ops.attention.arguments import (
+    Call,
     Gradients,
-    Inputs,
     Kept,
     checked,
     in_memory,
@@ -90,9 +90,9 @@ def _attention(
 
     The errors are empty if they are not wanted, or the result is in float32.
     """
-    inputs = checked(q, k, v, gate, mask, bias, bias_scale, scale)
+    call = checked(q, k, v, gate, mask, bias, bias_scale, scale)
     out, lse, rest = _new_results(q, keep_rest)
-    _BACKENDS.choose("forward", q.device, inputs).forward(inputs, out, lse, _or_none(rest))
+    _BACKENDS.choose("forward", q.device, call).forward(call, out, lse, _or_none(rest))
     return out, lse, rest
 
 
@@ -122,14 +122,14 @@ def _attention_backward(
 ) -> list[Tensor]:
     """What `_gradients` has memory for; and the bias's gradient, if it is wanted."""
     given: list[Any] = [*tensors, bias_scale, scale]
-    inputs = checked(*given)
-    results = _gradients(inputs)
+    call = checked(*given)
+    results = _gradients(call)
     out, lse, rest = kept
-    backend = _BACKENDS.choose("backward", inputs.q.device, inputs)
-    gradients, known = _slices(results, inputs.gate is not None), Kept(out, lse, _or_none(rest))
-    sums = backend.backward(inputs, known, grad_out, gradients, sum_bias)
-    if inputs.bias is not None and sums:
-        results.append(_summed(inputs.bias, sums))
+    backend = _BACKENDS.choose("backward", call.q.device, call)
+    gradients, known = _slices(results, call.gate is not None), Kept(out, lse, _or_none(rest))
+    sums = backend.backward(call, known, grad_out, gradients, sum_bias)
+    if call.bias is not None and sums:
+        results.append(_summed(call.bias, sums))
     return results
 
 
@@ -137,9 +137,9 @@ def _attention_backward(
 def _(_grad: Tensor, tensors: list[Tensor | None], *others: Any) -> list[Tensor]:
     bias_scale, scale, _, sum_bias = others
     given: list[Any] = [*tensors, bias_scale, scale]
-    inputs = Inputs(*given)
-    bias = [_bias_gradient(inputs.bias)] if inputs.bias is not None and sum_bias else []
-    return _gradients(inputs) + bias
+    call = Call(*given)
+    bias = [_bias_gradient(call.bias)] if call.bias is not None and sum_bias else []
+    return _gradients(call) + bias
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -179,9 +179,9 @@ def _summed(bias: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
     return gradient
 
 
-def _gradients(inputs: Inputs) -> list[Tensor]:
+def _gradients(call: Call) -> list[Tensor]:
     """Memory for the gradients: one tensor (B, R, N, q k v gate, H, C) where lengths are equal."""
-    q, k, _, gate, *_ = inputs
+    q, k, _, gate, *_ = call
     parts = [q, k, k] if gate is None else [q, k, k, q]
     if q.shape == k.shape:
         return [new_rows((*q.shape[:3], len(parts), *q.shape[3:]), q)]

@@ -11,7 +11,7 @@ from scalefold_kernels.backends import HOPPER, TORCH, TRITON, Backends
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dropout.mask import Dropout, drawing
 from scalefold_kernels.packing import unpack
-from scalefold_kernels.tiles import dtype_name
+from scalefold_kernels.tiles import Tile, tile_for
 
 _BACKENDS = Backends("residual_linear", __package__, HOPPER, TRITON, TORCH)
 
@@ -46,10 +46,10 @@ def _residual_linear(
     if x.numel() == 0:
         return x.new_empty(x.shape)
     dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
-    update = Update(x, weight, dropout)
+    call = Call(x, weight, dropout)
     x, h, weight, bias = (t.contiguous() for t in (x, h, weight, bias))
-    backend = _BACKENDS.choose("forward", x.device, update, x, h, weight)
-    out: Tensor = backend.forward(x, h, weight, bias, update)
+    backend = _BACKENDS.choose("forward", x.device, call, x, h, weight)
+    out: Tensor = backend.forward(x, h, weight, bias, call)
     return out
 
 
@@ -73,10 +73,10 @@ def _residual_linear_backward(
     if grad.numel() == 0:
         return grad_h, parameters.zero_()
     dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
-    update = Update(grad, weight, dropout)
+    call = Call(grad, weight, dropout)
     grad, h, weight = (t.contiguous() for t in (grad, h, weight))
-    backend = _BACKENDS.choose("backward", grad.device, update, grad, h, weight)
-    backend.backward(grad, h, weight, update, grad_h, parameters)
+    backend = _BACKENDS.choose("backward", grad.device, call, grad, h, weight)
+    backend.backward(grad, h, weight, call, grad_h, parameters)
     return grad_h, parameters
 
 
@@ -100,15 +100,15 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _residual_linear.register_autograd(_backward, setup_context=_save)
 
 
-class Update:
-    """What all backends need to know of a call's x (B, ..., C), weight (C, K) and dropout."""
+class Call:
+    """One call: the sizes of its x (B, ..., C) and weight (C, K), its type, GPU and dropout."""
 
     def __init__(self, x: Tensor, weight: Tensor, dropout: Dropout | None) -> None:
         self.dims = x.ndim - 1
         self.batch, *sizes, self.channels = x.shape
         self.size1, self.size2 = [1] * (3 - self.dims) + sizes
         self.inputs = weight.shape[1]
-        self.device, self.dropout, self._dtype = weight.device, dropout, dtype_name(weight)
+        self.dropout, self._weight = dropout, weight
         if dropout is not None:
             dropout.check(self.batch)
         self.shared = 0 if dropout is None else dropout.shared
@@ -121,11 +121,10 @@ class Update:
         """Number of rows."""
         return self.batch * self.size1 * self.size2
 
-    @property
-    def shape(self) -> dict[str, int | str]:
-        """What the tables' rules speak of."""
+    def tile(self, kernel: str, arch: str | None = None) -> Tile:
+        """Tile of a kernel, see `tile_for`."""
         sizes = {"rows": self.rows, "C": self.channels, "K": self.inputs, "shared": self.shared}
-        return {**sizes, "dtype": self._dtype}
+        return tile_for(kernel, self._weight, arch, **sizes)
 
     @property
     def hashing(self) -> tuple[Any, ...]:

@@ -6,24 +6,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold_kernels.ops.linear.op import Update
+from scalefold_kernels.ops.linear.op import Call
 from scalefold_kernels.sums import column_sums
 
 
-def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) -> Tensor:
+def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> Tensor:
     """The sum of ``x`` and the update; all tensors are contiguous."""
     added = functional.linear(h, weight, bias)
-    if update.dropout is not None:
-        added = update.dropout.applied(added)
+    if call.dropout is not None:
+        added = call.dropout.applied(added)
     return added.add_(x)
 
 
 def backward(
-    grad: Tensor, h: Tensor, weight: Tensor, update: Update, grad_h: Tensor, parameters: Tensor
+    grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, parameters: Tensor
 ) -> None:
     """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
     channels, inputs = weight.shape
-    grad = grad if update.dropout is None else update.dropout.applied(grad)
+    grad = grad if call.dropout is None else call.dropout.applied(grad)
     grad, end = grad.view(-1, channels), weight.numel()
     torch.mm(grad, weight, out=grad_h.view(-1, inputs))
     torch.mm(grad.t(), h.view(-1, inputs), out=parameters[:end].view_as(weight))

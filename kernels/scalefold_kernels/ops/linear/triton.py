@@ -13,10 +13,9 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
-from scalefold_kernels.dropout.kernel import dropout_factor, mix
-from scalefold_kernels.ops.linear.op import Update
+from scalefold_kernels.dropout.kernel import dropout_factor, hash_of
+from scalefold_kernels.ops.linear.op import Call
 from scalefold_kernels.sums import sum_rows
-from scalefold_kernels.tiles import architecture, tile
 
 MAX_CHANNELS = 256
 """Most inputs and outputs: weights of more do not fit on the chip beside the rows."""
@@ -25,7 +24,7 @@ MAX_GRADIENT = 128 * 128
 """Elements of a weight: the gradient of a larger one does not fit in a CTA's registers."""
 
 
-def why_not(function: str, update: Update, *matrices: Tensor) -> str | None:
+def why_not(function: str, call: Call, *matrices: Tensor) -> str | None:
     """Why the kernels do not take these arguments."""
     weight = matrices[-1]
     if max(weight.shape) > MAX_CHANNELS:
@@ -42,12 +41,6 @@ def position(size2, BLOCK_R: tl.constexpr):
     """Sample of a CTA, and the first of its positions in every line."""
     blocks = tl.cdiv(size2, BLOCK_R)
     return tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * BLOCK_R
-
-
-@triton.jit
-def hash_of(key_ptr, key_stride, sample, layer):
-    """Hash of a sample's key and the layer, see `dropout_factor`."""
-    return mix(mix(tl.load(key_ptr + sample * key_stride), tl.zeros((), tl.int32)), layer)
 
 
 # One binary for all layers: a number 1 would be folded into the code.
@@ -144,51 +137,51 @@ def residual_linear_backward_kernel(
         tl.store(partial + C * K + columns, bias_sum, mask=inside_c)
 
 
-def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) -> Tensor:
+def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> Tensor:
     """The sum of ``x`` and the update; all tensors are contiguous."""
     out = torch.empty_like(x)
-    sizes = tile("residual_linear_forward", architecture(update.device), update.shape)
-    sizes["BLOCK_C"] = min(sizes["BLOCK_C"], block(update.channels))
-    grid = _grid(update, sizes)
-    residual_linear_forward_kernel[(*grid, triton.cdiv(update.channels, sizes["BLOCK_C"]))](
-        x, h, weight, bias, out, *_arguments(update),
-        BLOCK_K=block(update.inputs), **_constants(update, weight), **sizes,
+    sizes = call.tile("residual_linear_forward")
+    sizes["BLOCK_C"] = min(sizes["BLOCK_C"], block(call.channels))
+    grid = _grid(call, sizes)
+    residual_linear_forward_kernel[(*grid, triton.cdiv(call.channels, sizes["BLOCK_C"]))](
+        x, h, weight, bias, out, *_arguments(call),
+        BLOCK_K=block(call.inputs), **_constants(call, weight), **sizes,
     )  # fmt: skip
     return out
 
 
 def backward(
-    grad: Tensor, h: Tensor, weight: Tensor, update: Update, grad_h: Tensor, parameters: Tensor
+    grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, parameters: Tensor
 ) -> None:
     """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
     channels, inputs = weight.shape
-    sizes = tile("residual_linear_backward", architecture(update.device), update.shape)
+    sizes = call.tile("residual_linear_backward")
     sizes["BLOCK_K"] = min(sizes["BLOCK_K"], block(inputs))
-    grid = _grid(update, sizes)
+    grid = _grid(call, sizes)
     partial = parameters.new_empty(grid[0] * grid[1], parameters.numel(), dtype=torch.float32)
     residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, sizes["BLOCK_K"]))](
-        grad, h, weight, grad_h, partial, *_arguments(update),
-        BLOCK_C=block(channels), **_constants(update, weight), **sizes,
+        grad, h, weight, grad_h, partial, *_arguments(call),
+        BLOCK_C=block(channels), **_constants(call, weight), **sizes,
     )  # fmt: skip
     sum_rows(partial, parameters.dtype, parameters)
 
 
-def _grid(update: Update, sizes: dict[str, int]) -> tuple[int, int]:
+def _grid(call: Call, sizes: dict[str, int]) -> tuple[int, int]:
     """Blocks of positions, and groups of lines; takes CTAS out of ``sizes``."""
-    blocks = update.batch * triton.cdiv(update.size2, sizes["BLOCK_R"])
-    return blocks, max(1, min(update.size1, sizes.pop("CTAS") // blocks))
+    blocks = call.batch * triton.cdiv(call.size2, sizes["BLOCK_R"])
+    return blocks, max(1, min(call.size1, sizes.pop("CTAS") // blocks))
 
 
-def _arguments(update: Update) -> tuple[Any, ...]:
+def _arguments(call: Call) -> tuple[Any, ...]:
     """Arguments of the kernels from ``key_ptr`` to ``key_stride``."""
-    return *update.hashing, update.size1, update.size2, update.key_stride
+    return *call.hashing, call.size1, call.size2, call.key_stride
 
 
-def _constants(update: Update, weight: Tensor) -> dict[str, int | str]:
+def _constants(call: Call, weight: Tensor) -> dict[str, int | str]:
     return {
-        "K": update.inputs,
-        "C": update.channels,
-        "DIMS": update.dims,
-        "SHARED": update.shared,
+        "K": call.inputs,
+        "C": call.channels,
+        "DIMS": call.dims,
+        "SHARED": call.shared,
         "PRECISION": precision(weight.dtype),
     }

@@ -18,7 +18,7 @@ MAX_CHANNELS = 8192
 """A CTA holds whole rows."""
 
 
-def check(x: Tensor, weight: Tensor, bias: Tensor) -> None:
+def check_norm(x: Tensor, weight: Tensor, bias: Tensor) -> None:
     """Raise ValueError for arguments that the kernels do not take."""
     channels = x.shape[-1]
     named = (("weight", weight, (channels,)), ("bias", bias, (channels,)))
@@ -37,7 +37,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 @torch.library.custom_op("scalefold::layer_norm", mutates_args=())
 def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
     """The result, and what backward, if there is to be one, needs of each row, see `new_stats`."""
-    check(x, weight, bias)
+    check_norm(x, weight, bias)
     stats = new_stats(x, keep)
     if x.numel() == 0:
         return x.new_empty(x.shape), stats

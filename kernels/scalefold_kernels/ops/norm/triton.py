@@ -13,7 +13,6 @@ from torch import Tensor
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.sums import sum_rows
-from scalefold_kernels.tiles import architecture, tile
 
 
 @triton.jit
@@ -167,7 +166,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor | None) -> Te
     """The normalised rows; fills ``stats``, if given. Parameters are contiguous."""
     out, rows, channels = x.new_empty(x.shape), rows_of(x), x.shape[-1]
     block_c = triton.next_power_of_2(channels)
-    launch = tile("layer_norm_forward", architecture(x.device), rows.shape_class())
+    launch = rows.tile("layer_norm_forward")
     block_r = max(1, launch.pop("ELEMENTS") // block_c)
     layer_norm_forward_kernel[(triton.cdiv(rows.num_rows, block_r),)](
         rows.tensor, weight, bias, out, stats, rows.num_rows, rows.geometry,
@@ -195,7 +194,7 @@ def backward(
     normed = None if bias is None else torch.empty_like(grad_x)
     rows, grad_rows, channels = rows_of(x), rows_of(grad), x.shape[-1]
     block_c = triton.next_power_of_2(channels)
-    launch = tile("layer_norm_backward", architecture(x.device), rows.shape_class())
+    launch = rows.tile("layer_norm_backward")
     block_r = max(1, launch.pop("ELEMENTS") // block_c)
     ctas = min(launch.pop("CTAS"), triton.cdiv(rows.num_rows, block_r))
     partial = torch.empty(ctas, parameters.numel(), dtype=torch.float32, device=x.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import HOPPER, TRITON, Backend, Backends
-from scalefold_kernels.ops.norm.op import check, new_stats
+from scalefold_kernels.ops.norm.op import check_norm, new_stats
 from scalefold_kernels.ops.normed_projection.arguments import (
     Gradients,
     Norm,
@@ -133,7 +133,7 @@ def _normed_projection(
     ``few_scale``, before they are rounded.
     ``biases`` are those that there are; ``biased`` says of each weight whether it has one.
     """
-    check(x, norm_weight, norm_bias)
+    check_norm(x, norm_weight, norm_bias)
     projections = Projections.of(x, weights, biases, biased, first_scale, few_scale)
     out, few, stats = _results(x, projections.sizes)
     if x.numel():

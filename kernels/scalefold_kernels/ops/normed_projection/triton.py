@@ -30,7 +30,6 @@ from scalefold_kernels.ops.normed_projection.arguments import (
 )
 from scalefold_kernels.rows import Rows, rows_of
 from scalefold_kernels.sums import sum_rows
-from scalefold_kernels.tiles import architecture, tile
 
 
 def why_not(function: str, x: Tensor, projections: Projections) -> str | None:
@@ -180,7 +179,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
     """Fill ``out``, ``few`` and the statistics."""
     weight, outputs = projections.weight, projections.sizes.outputs
     rows = rows_of(x)
-    launch = tile("projection_forward", architecture(x.device), rows.shape_class(P=outputs))
+    launch = rows.tile("projection_forward", P=outputs)
     if outputs == 0:
         launch["CHUNKS"] = 0
     blocks = triton.cdiv(outputs, max(1, launch["CHUNKS"] * launch["BLOCK_P"])) or 1
@@ -233,8 +232,8 @@ def backward_narrow(
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     normed = None if grad_normed is None else torch.empty_like(grad_x)
     rows, grad_rows = rows_of(x), rows_of(grad)
-    sizes = rows.shape_class(P=outputs, others=int(grad_normed is not None))
-    launch = tile("projection_backward", architecture(x.device), sizes)
+    others = int(grad_normed is not None)
+    launch = rows.tile("projection_backward", P=outputs, others=others)
     ctas = min(launch.pop("CTAS"), triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
     partial = torch.empty(ctas, parameters.numel(), dtype=torch.float32, device=x.device)
     projection_backward_kernel[(ctas,)](

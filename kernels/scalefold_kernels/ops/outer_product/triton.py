@@ -1,9 +1,15 @@
-"""Outer product mean of few sequences in Triton: both products are one kernel.
+"""Outer product mean in Triton, the outer product of some rows of residues in memory.
 
-Legend: S sequences, I/J residues, C/D hidden channels of the first and second operand, Z channels
-of the pair representation. ``outer[i,j,c,d] = sum_s a[i,c,s] b[j,d,s]`` has 67 million elements at
-256 residues, and is never written here. All launches are of one sample.
+The products over sequences are matrix products of the library. The outer product stays in the order
+[i, c, j, d] in which they leave and take it. All launches are of one sample.
+
+Legend: I/J residues, C/D hidden channels of the first and second operand, S sequences, Z channels
+of the pair representation.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 import triton
@@ -12,141 +18,104 @@ from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.limits import index, needs_int64
-from scalefold_kernels.ops.outer_product.arguments import (
-    EPS,
-    Chain,
-    Factors,
-    Gradients,
-    Mean,
-    Sizes,
-    gradient_chains,
-    launch_tile,
-    mean_chain,
-    num_splits,
-)
-
-
-def why_not(function: str, sizes: Sizes, *operands: Tensor) -> str | None:
-    """Why the kernels do not take these sizes."""
-    return sizes.too_large_for_chip()
+from scalefold_kernels.ops.outer_product import op
+from scalefold_kernels.ops.outer_product.op import EPS, Factors, Gradients, Mean, split_evenly
+from scalefold_kernels.packing import join
 
 
 @triton.jit
-def chained_products_kernel(
-    first_ptr, second_ptr, third_ptr, out_ptr, count_ptr, bias_ptr, z_ptr, size_x, size_y, size_m,
-    size_d, size_n, size_k, first_stride_k, first_stride_x, first_stride_m, second_stride_y,
-    second_stride_m, second_stride_d, third_stride_k, third_stride_d, third_stride_n,
-    out_stride_split, out_stride_x, out_stride_y, out_stride_n, count_stride_x, count_stride_y,
-    z_stride_x, z_stride_y, z_stride_n, k_per_split,
-    EPS: tl.constexpr, MEAN: tl.constexpr, INT64: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_X: tl.constexpr, BLOCK_Y: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """``out[x,y,n] = sum_kd (sum_m first[k,x,m] second[y,m,d]) third[k,d,n]``.
-
-    The three products with a sum over a pair of channels or residues are all of this form:
-
-    ==========  =  =  =  =  =  =  ======  ========  =======
-    what        x  y  k  m  d  n  first   second    third
-    ==========  =  =  =  =  =  =  ======  ========  =======
-    forward     i  j  c  s  d  z  a       b         weight
-    a's         i  c  j  z  d  s  grad    weight    b
-    b's         j  d  i  z  c  s  grad    weight    a
-    ==========  =  =  =  =  =  =  ======  ========  =======
-
-    A CTA holds ``second`` for ``BLOCK_Y`` y, and walks along k: the inner product's result
-    stays in registers, where, with y slowest among its rows, it is the outer product's operand as
-    it lies. With ``MEAN`` (forward) bias, count and z take part; gradients are partial sums in
-    float32, over ``k_per_split`` of k each.
-    """
-    block_x, block_y, split = tl.program_id(1), tl.program_id(0), tl.program_id(2)
-    x = block_x * BLOCK_X + tl.arange(0, BLOCK_X)
-    m, n, d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
-    columns = tl.arange(0, BLOCK_Y * BLOCK_D)
-    column_y = block_y * BLOCK_Y + columns // BLOCK_D
-    column_d = columns % BLOCK_D
-    second_columns = column_y.to(tl.int64) * second_stride_y + column_d * second_stride_d
-    inside = (m < size_m)[:, None] & ((column_y < size_y) & (column_d < size_d))[None, :]
-    second_rows = second_ptr + m.to(tl.int64)[:, None] * second_stride_m
-    second = tl.load(second_rows + second_columns[None, :], mask=inside, other=0.0)
-    first_ptrs = first_ptr + x.to(tl.int64)[:, None] * first_stride_x + m[None, :] * first_stride_m
-    third_rows = d.to(tl.int64)[:, None] * third_stride_d
-    third_ptrs = third_ptr + (third_rows + n.to(tl.int64)[None, :] * third_stride_n)
-    first_mask = (x < size_x)[:, None] & (m < size_m)[None, :]
-    third_mask = (d < size_d)[:, None] & (n < size_n)[None, :]
-    rows = tl.arange(0, BLOCK_Y * BLOCK_X)
-    row_x = (block_x * BLOCK_X + rows % BLOCK_X).to(tl.int64)
-    row_y = (block_y * BLOCK_Y + rows // BLOCK_X).to(tl.int64)
-    row_inside = (row_x < size_x) & (row_y < size_y)
-    out_mask = row_inside[:, None] & (n < size_n)[None, :]
-    out = tl.zeros((BLOCK_Y * BLOCK_X, BLOCK_N), tl.float32)
-    if MEAN:
-        # All that is added to the products, before the division and before the loop.
-        count_rows = count_ptr + row_x * count_stride_x + row_y * count_stride_y
-        count = tl.load(count_rows, mask=row_inside, other=1.0).to(tl.float32) + EPS
-        z_rows = z_ptr + row_x * z_stride_x + row_y * z_stride_y
-        z_ptrs = z_rows[:, None] + index(n, INT64)[None, :] * z_stride_n
-        z = tl.load(z_ptrs, mask=out_mask, other=0.0)
-        bias = tl.load(bias_ptr + n, mask=n < size_n, other=0.0).to(tl.float32)
-        out = z.to(tl.float32) * count[:, None] + bias[None, :]
-    start = split * k_per_split
-    for k in range(start, tl.minimum(start + k_per_split, size_k)):
-        k_long = tl.cast(k, tl.int64)
-        first = tl.load(first_ptrs + k_long * first_stride_k, mask=first_mask, other=0.0)
-        third = tl.load(third_ptrs + k_long * third_stride_k, mask=third_mask, other=0.0)
-        inner = tl.dot(first, second, input_precision=PRECISION)
-        inner = inner.reshape(BLOCK_X, BLOCK_Y, BLOCK_D).permute(1, 0, 2)
-        inner = inner.reshape(BLOCK_Y * BLOCK_X, BLOCK_D).to(third.dtype)
-        out = tl.dot(inner, third, out, input_precision=PRECISION)
-
-    if MEAN:
-        out /= count[:, None]
-    out_rows = split.to(tl.int64) * out_stride_split + row_x * out_stride_x + row_y * out_stride_y
-    tl.store(out_ptr + out_rows[:, None] + n[None, :] * out_stride_n, out, mask=out_mask)
+def load_matrix(ptr, rows, columns, num_rows, num_columns):
+    """A block of a contiguous matrix; 0 outside."""
+    inside = (rows < num_rows)[:, None] & (columns < num_columns)[None, :]
+    return tl.load(ptr + rows[:, None] * num_columns + columns[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
-def weight_gradient_kernel(
-    a_ptr, b_ptr, grad_ptr, out_ptr, size_s, size_i, size_j, size_c, size_z, a_stride_i, a_stride_c,
-    a_stride_s, b_stride_j, b_stride_d, b_stride_s, j_per_split,
-    PRECISION: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_C: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_Z: tl.constexpr,
+def load_gradient(ptr, i, j, z, size_j, size_z):
+    """Row i, a block of j; 0 outside."""
+    inside = (j < size_j)[:, None] & (z < size_z)[None, :]
+    return tl.load(ptr + (i * size_j + j)[:, None] * size_z + z[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def project_outer_kernel(
+    outer_ptr, weight_ptr, bias_ptr, count_ptr, z_ptr, out_ptr, size_j, size_c, size_z,
+    count_stride_i, count_stride_j, z_stride_i, z_stride_j, z_stride_z,
+    EPS: tl.constexpr, INT64: tl.constexpr, PRECISION: tl.constexpr, BLOCK_J: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_Z: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums of ``sum_ij grad[i,j,z] outer[i,j,c,d]``, as (part, z, c, d).
+    """``out = z + (bias[z] + sum_cd outer[i,c,j,d] weight[z,c,d]) / count[i,j]``."""
+    i = tl.program_id(1).to(tl.int64)
+    j = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
+    z = tl.program_id(2) * BLOCK_Z + tl.arange(0, BLOCK_Z)
+    outer_rows = outer_ptr + (i * size_c * size_j + j)[:, None] * size_c
+    total = tl.zeros((BLOCK_J, BLOCK_Z), tl.float32)
+    num_k = size_c * size_c
+    for start in range(0, num_k, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        c, d = k // size_c, k % size_c
+        inside = (j < size_j)[:, None] & (k < num_k)[None, :]
+        columns = (c.to(tl.int64) * size_j * size_c + d)[None, :]
+        outer = tl.load(outer_rows + columns, mask=inside, other=0.0)
+        weight = load_matrix(weight_ptr, z, k, size_z, num_k)
+        total = tl.dot(outer, weight.T, total, input_precision=PRECISION)
+    count = tl.load(count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0)
+    bias = tl.load(bias_ptr + z, mask=z < size_z, other=0.0).to(tl.float32)
+    inside = (j < size_j)[:, None] & (z < size_z)[None, :]
+    start_ptrs = z_ptr + i * z_stride_i + index(j, INT64)[:, None] * z_stride_j
+    start_ptrs += index(z, INT64)[None, :] * z_stride_z
+    start = tl.load(start_ptrs, mask=inside, other=0.0).to(tl.float32)
+    total = start + (total + bias[None, :]) / (count.to(tl.float32) + EPS)[:, None]
+    tl.store(out_ptr + (i * size_j + j)[:, None] * size_z + z[None, :], total, mask=inside)
 
-    A CTA holds a for a block of i and c, and walks along j; the block of ``outer`` goes through
-    shared memory into the second product.
-    """
-    block_c, block_i, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    s, d, z = tl.arange(0, BLOCK_S).to(tl.int64), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_Z)
-    rows = tl.arange(0, BLOCK_C * BLOCK_I)
-    row_c = block_c * BLOCK_C + rows // BLOCK_I
-    row_i = block_i * BLOCK_I + rows % BLOCK_I
-    a_rows = row_i.to(tl.int64) * a_stride_i + row_c * a_stride_c
-    inside = ((row_i < size_i) & (row_c < size_c))[:, None] & (s < size_s)[None, :]
-    a = tl.load(a_ptr + a_rows[:, None] + s[None, :] * a_stride_s, mask=inside, other=0.0)
-    i = block_i * BLOCK_I + tl.arange(0, BLOCK_I)
-    b_ptrs = b_ptr + s[:, None] * b_stride_s + d[None, :] * b_stride_d
-    b_mask = (s < size_s)[:, None] & (d < size_c)[None, :]
-    grad_ptrs = grad_ptr + i.to(tl.int64)[:, None] * size_j * size_z + z[None, :]
-    grad_mask = (i < size_i)[:, None] & (z < size_z)[None, :]
-    out = tl.zeros((BLOCK_Z, BLOCK_C * BLOCK_D), tl.float32)
-    start = split * j_per_split
-    for j in range(start, tl.minimum(start + j_per_split, size_j)):
-        b = tl.load(b_ptrs + tl.cast(j, tl.int64) * b_stride_j, mask=b_mask, other=0.0)
-        grad = tl.load(grad_ptrs + j * size_z, mask=grad_mask, other=0.0)
-        outer = tl.dot(a, b, input_precision=PRECISION)
-        outer = outer.to(grad.dtype).reshape(BLOCK_C, BLOCK_I, BLOCK_D).permute(1, 0, 2)
-        outer = outer.reshape(BLOCK_I, BLOCK_C * BLOCK_D)
-        out = tl.dot(grad.T, outer, out, input_precision=PRECISION)
 
-    columns = tl.arange(0, BLOCK_C * BLOCK_D)
-    c = block_c * BLOCK_C + columns // BLOCK_D
-    d = columns % BLOCK_D
-    part = split.to(tl.int64) * tl.num_programs(1) + block_i
-    at = (part * size_z + z)[:, None] * size_c * size_c + (c * size_c + d)[None, :]
-    inside = (z < size_z)[:, None] & ((c < size_c) & (d < size_c))[None, :]
-    tl.store(out_ptr + at, out, mask=inside)
+@triton.jit
+def outer_gradient_kernel(
+    grad_ptr, weight_ptr, out_ptr, size_j, size_c, size_z,
+    PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Z: tl.constexpr,
+):  # fmt: skip
+    """``out[i,c,j,d] = sum_z grad[i,j,z] weight[z,c,d]``; all z in one block."""
+    i = tl.program_id(1).to(tl.int64)
+    j = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
+    z = tl.arange(0, BLOCK_Z)
+    grad = load_gradient(grad_ptr, i, j, z, size_j, size_z)
+    out_rows = out_ptr + (i * size_c * size_j + j)[:, None] * size_c
+    num_k = size_c * size_c
+    for start in range(0, num_k, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        c, d = k // size_c, k % size_c
+        weight = load_matrix(weight_ptr, z, k, size_z, num_k)
+        outer = tl.dot(grad, weight, input_precision=PRECISION)
+        inside = (j < size_j)[:, None] & (k < num_k)[None, :]
+        columns = (c.to(tl.int64) * size_j * size_c + d)[None, :]
+        tl.store(out_rows + columns, outer, mask=inside)
+
+
+@triton.jit
+def outer_weight_gradient_kernel(
+    grad_ptr, outer_ptr, out_ptr, size_i, size_j, size_c, size_z, i_per_split,
+    PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Z: tl.constexpr,
+):  # fmt: skip
+    """Partial sums of ``sum_ij grad[i,j,z] outer[i,c,j,d]``, as (split, z, c, d)."""
+    split = tl.program_id(2)
+    num_k = size_c * size_c
+    k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    z = tl.program_id(1) * BLOCK_Z + tl.arange(0, BLOCK_Z)
+    outer_columns = (k // size_c).to(tl.int64) * size_j * size_c + k % size_c
+    total = tl.zeros((BLOCK_Z, BLOCK_K), tl.float32)
+    start = split * i_per_split
+    blocks = tl.cdiv(size_j, BLOCK_J)
+    last = tl.minimum(start + i_per_split, size_i)
+    for step in range(start * blocks, last * blocks):
+        i = tl.cast(step // blocks, tl.int64)
+        j = (step % blocks) * BLOCK_J + tl.arange(0, BLOCK_J)
+        grad = load_gradient(grad_ptr, i, j, z, size_j, size_z)
+        inside = (j < size_j)[:, None] & (k < num_k)[None, :]
+        outer_rows = outer_ptr + (i * size_c * size_j + j)[:, None] * size_c
+        outer = tl.load(outer_rows + outer_columns[None, :], mask=inside, other=0.0)
+        total = tl.dot(grad.T, outer, total, input_precision=PRECISION)
+    at = (split.to(tl.int64) * size_z + z)[:, None] * num_k + k[None, :]
+    tl.store(out_ptr + at, total, mask=(z < size_z)[:, None] & (k < num_k)[None, :])
 
 
 @triton.jit
@@ -169,6 +138,24 @@ def mean_gradient_kernel(
     tl.store(parts_ptr + part * size_z + z, tl.sum(grad, axis=0), mask=z < size_z)
 
 
+def forward(factors: Factors, mean: Mean, outer: Tensor | None) -> None:
+    """Fill the mean of one sample; the outer product into ``outer``, if given."""
+    a_ICS, b_JCS, weight = factors
+    count_IJ, bias, z_IJZ, out_IJZ = mean
+    a, b = a_ICS.flatten(0, 1), b_JCS.flatten(0, 1)
+    size_j, size_z = count_IJ.shape[1], weight.shape[0]
+    tile = factors.tile("outer_product_projection")
+    for rows, of_a in _chunks(a_ICS, size_j):
+        part = torch.mm(a[of_a], b.t(), out=outer)
+        count = count_IJ[rows]
+        blocks_z = triton.cdiv(size_z, tile["BLOCK_Z"])
+        project_outer_kernel[(triton.cdiv(size_j, tile["BLOCK_J"]), len(count), blocks_z)](
+            part, weight, bias, count, z_IJZ[rows], out_IJZ[rows], size_j, a_ICS.shape[1], size_z,
+            *count.stride(), *z_IJZ.stride(),
+            EPS=EPS, INT64=needs_int64(z_IJZ), PRECISION=precision(a.dtype), **tile,
+        )  # fmt: skip
+
+
 def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
     """Gradient of the sum before the division by the count; parts of the bias's, (parts, Z)."""
     size_i, size_j, size_z = grad_IJZ.shape
@@ -184,76 +171,68 @@ def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
     return out, parts
 
 
-def forward(factors: Factors, mean: Mean, outer: Tensor | None) -> None:
-    """Fill the mean of one sample; ``outer`` is None."""
-    tile = launch_tile("outer_product_forward", factors.sizes, mean.z)
-    _chained_products(mean_chain(factors), mean.out[None], tile, mean)
-
-
 def backward(
-    grad_IJZ: Tensor, factors: Factors, grads: tuple[Tensor, Tensor], outer: Tensor | None
+    grad_IJZ: Tensor,
+    count_IJ: Tensor,
+    factors: Factors,
+    grads: tuple[Tensor, Tensor],
+    outer: Tensor | None,
 ) -> Gradients:
-    """Partial sums of one sample's gradients from `mean_gradient`; ``outer`` is None."""
-    sums = [_operand_gradient(c, factors.sizes) for c in gradient_chains(grad_IJZ, factors)]
-    weight_sums = _weight_gradient(grad_IJZ, factors)
-    return Gradients(weight_sums, list(zip(sums, grads, strict=True)))
+    """Fill the operands' gradients of one sample; returns partial sums of the others.
 
-
-def _weight_gradient(grad_IJZ: Tensor, factors: Factors) -> Tensor:
-    """Partial sums of the weight's gradient, (parts, Z, C * C), float32."""
+    The outer product is made again unless forward kept it.
+    """
     a_ICS, b_JCS, _ = factors
-    tile = launch_tile("outer_product_weight", factors.sizes, grad_IJZ)
+    a, b = a_ICS.flatten(0, 1), b_JCS.flatten(0, 1)
+    grad_a, grad_b = (grad.flatten(0, 1) for grad in grads)
+    grad_IJZ, bias_parts = mean_gradient(grad_IJZ, count_IJ)
+    weight_parts, b_parts = [], []
+    for rows, of_a in _chunks(a_ICS, len(b_JCS)):
+        part = torch.mm(a[of_a], b.t()) if outer is None else outer
+        weight_parts.append(_weight_gradient(grad_IJZ[rows], part, factors))
+        grad_outer = _outer_gradient(grad_IJZ[rows], part, factors)
+        torch.mm(grad_outer, b, out=grad_a[of_a])
+        if outer is not None:
+            torch.mm(grad_outer.t(), a, out=grad_b)
+        else:
+            b_parts.append(torch.mm(grad_outer.t(), a[of_a]))
+    if b_parts:
+        grad_b.copy_(torch.stack(b_parts).sum(0, dtype=torch.float32))
+    return Gradients(bias_parts, join(weight_parts, 0), [])
+
+
+def _chunks(a_ICS: Tensor, size_j: int) -> Iterator[tuple[slice, slice]]:
+    """Rows of residues, and the rows that they are in ``a`` flattened."""
+    size_i, channels, _ = a_ICS.shape
+    at_once = max(1, op.MAX_ELEMENTS // (channels * channels * size_j))
+    for start in range(0, size_i, at_once):
+        end = min(start + at_once, size_i)
+        yield slice(start, end), slice(start * channels, end * channels)
+
+
+def _weight_gradient(grad_IJZ: Tensor, outer: Tensor, factors: Factors) -> Tensor:
     size_i, size_j, size_z = grad_IJZ.shape
-    num_seq, _, channels, _ = factors.sizes
+    channels = factors.a.shape[1]
+    tile = factors.tile("outer_product_projection_weight")
     per_sm = tile.pop("RESIDENT")
-    block_d = block(channels)
-    block_c = max(1, tile.pop("COLUMNS") // block_d)
-    blocks_c, blocks_i = triton.cdiv(channels, block_c), triton.cdiv(size_i, tile["BLOCK_I"])
-    splits = num_splits(blocks_c * blocks_i, per_sm, size_j, grad_IJZ.device)
-    shape = splits * blocks_i, size_z, channels**2
-    parts = grad_IJZ.new_empty(shape, dtype=torch.float32)
-    weight_gradient_kernel[(blocks_c, blocks_i, splits)](
-        a_ICS, b_JCS, grad_IJZ, parts, num_seq, size_i, size_j, channels, size_z, *a_ICS.stride(),
-        *b_JCS.stride(), triton.cdiv(size_j, splits),
-        PRECISION=precision(grad_IJZ.dtype), BLOCK_S=block(num_seq), BLOCK_C=block_c,
-        BLOCK_D=block_d, BLOCK_Z=block(size_z), **tile,
+    blocks_k = triton.cdiv(channels * channels, tile["BLOCK_K"])
+    blocks_z = triton.cdiv(size_z, tile["BLOCK_Z"])
+    num_parts, rows = split_evenly(blocks_k * blocks_z, per_sm, size_i, grad_IJZ.device)
+    parts = grad_IJZ.new_empty(num_parts, size_z, channels**2, dtype=torch.float32)
+    outer_weight_gradient_kernel[(blocks_k, blocks_z, num_parts)](
+        grad_IJZ, outer, parts, size_i, size_j, channels, size_z, rows,
+        PRECISION=precision(grad_IJZ.dtype), **tile,
     )  # fmt: skip
     return parts
 
 
-def _operand_gradient(chain: Chain, sizes: Sizes) -> Tensor:
-    # So that the weight is read by whole rows in both.
-    chain = chain._replace(second=chain.second.contiguous())
-    tile = launch_tile("outer_product_backward", sizes, chain.first)
-    per_sm = tile.pop("RESIDENT")
-    num_k, size_x, _ = chain.first.shape
-    size_y, _, size_d = chain.second.shape
-    blocks_y = triton.cdiv(size_y, max(1, tile["COLUMNS"] // block(size_d)))
-    ctas = triton.cdiv(size_x, tile["BLOCK_X"]) * blocks_y
-    splits = num_splits(ctas, per_sm, num_k, chain.first.device)
-    shape = splits, size_x, size_y, chain.third.shape[2]
-    parts = chain.first.new_empty(shape, dtype=torch.float32)
-    _chained_products(chain, parts, tile)
-    return parts
-
-
-def _chained_products(
-    chain: Chain, out_PXYN: Tensor, tile: dict[str, int], mean: Mean | None = None
-) -> None:
-    num_k, size_x, size_m = chain.first.shape
-    size_y, _, size_d = chain.second.shape
-    splits, _, _, size_n = out_PXYN.shape
-    tile = dict(tile)
-    block_d = block(size_d)
-    block_y = max(1, tile.pop("COLUMNS") // block_d)
-    grid = (triton.cdiv(size_y, block_y), triton.cdiv(size_x, tile["BLOCK_X"]), splits)
-    count, bias, z, _ = mean or (None, None, None, None)
-    chained_products_kernel[grid](
-        *chain, out_PXYN, count, bias, z, size_x, size_y, size_m, size_d, size_n, num_k,
-        *(stride for operand in chain for stride in operand.stride()), *out_PXYN.stride(),
-        *((0, 0) if count is None else count.stride()), *((0, 0, 0) if z is None else z.stride()),
-        triton.cdiv(num_k, splits),
-        EPS=EPS, MEAN=mean is not None, INT64=needs_int64(z),
-        PRECISION=precision(chain.first.dtype), BLOCK_Y=block_y, BLOCK_M=block(size_m),
-        BLOCK_D=block_d, BLOCK_N=block(size_n), **tile,
+def _outer_gradient(grad_IJZ: Tensor, outer: Tensor, factors: Factors) -> Tensor:
+    """Gradient in new memory, laid out as ``outer``, which a second backward may need."""
+    out = torch.empty_like(outer)
+    size_i, size_j, size_z = grad_IJZ.shape
+    tile = factors.tile("outer_product_projection_input")
+    outer_gradient_kernel[(triton.cdiv(size_j, tile["BLOCK_J"]), size_i)](
+        grad_IJZ, factors.weight, out, size_j, factors.a.shape[1], size_z,
+        PRECISION=precision(grad_IJZ.dtype), BLOCK_Z=block(size_z), **tile,
     )  # fmt: skip
+    return out

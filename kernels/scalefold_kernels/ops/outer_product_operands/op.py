@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scalefold_kernels.backends import TRITON, Backends
 from scalefold_kernels.checks import check_shapes
-from scalefold_kernels.ops.norm.op import check
+from scalefold_kernels.ops.norm.op import check_norm
 from scalefold_kernels.ops.normed_projection import normed_projection
 from scalefold_kernels.ops.outer_product_operands import triton
 from scalefold_kernels.packing import join, unpack
@@ -125,7 +125,7 @@ def _gradients(
 
 
 def _check(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Sequence[Tensor]) -> None:
-    check(m_BSNM, *parameters[:2])
+    check_norm(m_BSNM, *parameters[:2])
     channels, hidden = m_BSNM.shape[-1], len(parameters[2])
     shapes = [(channels,)] * 2 + [(hidden, channels), (hidden,)] * 2
     named = zip(triton.Parameters._fields, parameters, shapes, strict=True)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scalefold_kernels.tiles import architecture, tile
+from scalefold_kernels.tiles import tile_for
 
 MASKED_LOGIT = tl.constexpr(1e9)
 """The constant of `scalefold.ops.attention`."""
@@ -136,8 +136,7 @@ def _launch(name: str, q: Tensor, k: Tensor) -> tuple[Any, Any, dict[str, int]]:
     """Grid, arguments after the pointers, and constants."""
     batch, positions, heads, channels = q.shape
     block_h, block_c = triton.next_power_of_2(heads), triton.next_power_of_2(channels)
-    shape: dict[str, int | str] = {"P": positions, "T": k.shape[1], "H": heads, "C": channels}
-    sizes = tile(name, architecture(q.device), shape)
+    sizes = tile_for(name, q, P=positions, T=k.shape[1], H=heads, C=channels)
     block_p = max(1, sizes.pop("ELEMENTS") // (block_h * block_c))
     grid = triton.cdiv(positions, block_p), batch
     blocks = {"BLOCK_P": block_p, "BLOCK_H": block_h, "BLOCK_C": block_c}

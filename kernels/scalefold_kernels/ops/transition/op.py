@@ -14,7 +14,7 @@ from scalefold_kernels.backends import HOPPER, TRITON, Backends
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.rows import channels_together
-from scalefold_kernels.tiles import dtype_name
+from scalefold_kernels.tiles import Tile, tile_for
 
 _BACKENDS = Backends("transition", __package__, HOPPER, TRITON)
 
@@ -139,7 +139,7 @@ def matrix(x: Tensor) -> Tensor:
     return rows.contiguous() if needs_int64(rows[:_BLOCK]) else rows
 
 
-def shape_class(x_RC: Tensor, num_hidden: int) -> dict[str, int | str]:
-    """What the tables of tiles speak of."""
+def tile_of(kernel: str, x_RC: Tensor, num_hidden: int, arch: str | None = None) -> Tile:
+    """Tile of a kernel, see `tile_for`."""
     num_rows, channels = x_RC.shape
-    return {"rows": num_rows, "C": channels, "H": num_hidden, "dtype": dtype_name(x_RC)}
+    return tile_for(kernel, x_RC, arch, rows=num_rows, C=channels, H=num_hidden)

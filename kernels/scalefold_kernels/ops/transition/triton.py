@@ -14,9 +14,8 @@ from torch import Tensor
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.triton import standardise, store_statistics
-from scalefold_kernels.ops.transition.op import Kept, Parameters, shape_class
+from scalefold_kernels.ops.transition.op import Kept, Parameters, tile_of
 from scalefold_kernels.sums import sum_rows
-from scalefold_kernels.tiles import architecture, tile
 
 MAX_HIDDEN_ELEMENTS = 1 << 27
 """Hidden activations in memory at a time: 256 MiB in bfloat16, and as much for the gradient."""
@@ -131,7 +130,7 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
     """Fill ``out``, and what is kept for backward."""
     num_rows, channels = x_RC.shape
     num_hidden = parameters.up_weight.shape[0]
-    sizes = tile("transition_forward", architecture(x_RC.device), shape_class(x_RC, num_hidden))
+    sizes = tile_of("transition_forward", x_RC, num_hidden)
     transition_forward_kernel[(triton.cdiv(num_rows, sizes["BLOCK_R"]),)](
         x_RC, *parameters, out_RC, *(kept or (None, None)), num_rows, x_RC.stride(0),
         C=channels, H=num_hidden, EPS=EPS, PRECISION=precision(x_RC.dtype), BLOCK_C=block(channels),
@@ -167,8 +166,7 @@ def _hidden(
     """Hidden channels of some rows, their gradient, and both biases' gradients in float32."""
     num_rows, channels = normed.shape
     num_hidden = up.shape[0]
-    shape = shape_class(normed, num_hidden)
-    sizes = tile("transition_hidden", architecture(normed.device), shape)
+    sizes = tile_of("transition_hidden", normed, num_hidden)
     hidden = normed.new_empty(num_rows, num_hidden)
     grad_hidden = torch.empty_like(hidden)
     blocks = triton.cdiv(num_rows, sizes["BLOCK_R"])

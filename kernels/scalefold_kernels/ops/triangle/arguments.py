@@ -16,10 +16,7 @@ from torch import Tensor
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.mask import Dropout
-from scalefold_kernels.tiles import Tile, architecture, tile
-
-EPS = 1e-5
-"""Added to the variance, as in `scalefold.ops.norm`."""
+from scalefold_kernels.tiles import Tile, architecture, dtype_name, tile
 
 
 @dataclass(frozen=True)
@@ -40,8 +37,7 @@ class Sizes:
     def tile(self, name: str, **limits: int) -> Tile:
         """Tile of a kernel; no block of it larger than its entry in ``limits`` needs."""
         shape = {"P": self.positions, "Z": self.pair, "C": self.hidden}
-        dtype = str(self.dtype).removeprefix("torch.")
-        found = tile(f"triangle_{name}", self.arch, {**shape, "dtype": dtype})
+        found = tile(f"triangle_{name}", self.arch, {**shape, "dtype": dtype_name(self.dtype)})
         return found | {name: min(found[name], block(size)) for name, size in limits.items()}
 
     def constants(self) -> dict[str, int | str]:
@@ -125,14 +121,6 @@ class OutputArguments(NamedTuple):
     dropout: Dropout | None
 
 
-class OutputKept(NamedTuple):
-    """What the output's backward needs of its forward besides the arguments."""
-
-    mean: Tensor  # of the product's positions, (B, I, J)
-    reciprocal: Tensor  # deviation of the same
-    keep: Tensor  # the dropout mask, of no element for a backend that draws it again
-
-
 class Product(NamedTuple):
     """Factors x (C, B, rows, inner) and y (C, B, inner, columns), each plain or transposed."""
 
@@ -189,9 +177,3 @@ def check_output(z: Tensor, product: Tensor, gate: Tensor, parameters: Sequence[
 
 def _of(z: Tensor) -> str:
     return f"triangle multiplication of z {tuple(z.shape)}"
-
-
-def empty_mask(z: Tensor, shared_dim: int | None) -> Tensor:
-    """Memory for the dropout mask of z (B, I, J, Z): of size 1 where it is shared."""
-    shape = [1 if i - 4 == shared_dim else n for i, n in enumerate(z.shape[:3])]
-    return torch.empty(*shape, z.shape[3], dtype=torch.uint8, device=z.device)

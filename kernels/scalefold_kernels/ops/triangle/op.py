@@ -15,7 +15,6 @@ from scalefold_kernels.backends import HOPPER, TORCH, TRITON, Backend, Backends
 from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
-    OutputKept,
     OutputWeights,
     Product,
     Projected,
@@ -25,7 +24,6 @@ from scalefold_kernels.ops.triangle.arguments import (
     Sizes,
     check_output,
     check_projection,
-    empty_mask,
     new_statistics,
 )
 from scalefold_kernels.packing import unpack
@@ -214,7 +212,7 @@ def _output(
     layer: int,
     rate: float,
     shared_dim: int | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     check_output(z, product, gate, parameters)
     z, product, gate, *parameters = _contiguous(z, product, gate, *parameters)
     dropout = _dropout(key, layer, rate, shared_dim)
@@ -223,20 +221,13 @@ def _output(
     given = OutputArguments(product, gate, OutputWeights(*parameters), dropout)
     sizes = Sizes.of(z, z.shape[-1], len(product))
     backend = _BACKENDS.choose("output_forward", z.device, sizes)
-    out, *kept = backend.output_forward(sizes, given, z)
-    return out, *kept
+    out, mean, reciprocal = backend.output_forward(sizes, given, z)
+    return out, mean, reciprocal
 
 
 @_output.register_fake
-def _(z: Tensor, product: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    _, _, key, _, _, shared_dim = others
-    keep = z.new_empty(0)
-    if key is not None and z.device.type == "cuda":
-        sizes = Sizes.of(z, z.shape[-1], len(product))
-        keep = _BACKENDS.choose("output_forward", z.device, sizes).empty_mask(z, shared_dim)
-    elif key is not None:  # memory is counted on tensors of the CPU, where no kernel need run
-        keep = empty_mask(z, shared_dim)
-    return z.new_empty(z.shape), *new_statistics(product[0]), keep
+def _(z: Tensor, product: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return z.new_empty(z.shape), *new_statistics(product[0])
 
 
 @torch.library.custom_op("scalefold::triangle_output_backward", mutates_args=())
@@ -244,7 +235,7 @@ def _output_backward(
     gradient: Tensor,
     product: Tensor,
     gate: Tensor,
-    kept: list[Tensor],
+    statistics: list[Tensor],
     parameters: list[Tensor],
     key: Tensor | None,
     layer: int,
@@ -256,7 +247,7 @@ def _output_backward(
     given = OutputArguments(product, gate, OutputWeights(*parameters), dropout)
     sizes = Sizes.of(gate, gate.shape[-1], len(product))
     backend = _BACKENDS.choose("output_backward", gate.device, sizes)
-    d_product, d_gate, flat = backend.output_backward(sizes, given, OutputKept(*kept), gradient)
+    d_product, d_gate, flat = backend.output_backward(sizes, given, statistics, gradient)
     return d_product, d_gate, flat
 
 
@@ -273,10 +264,9 @@ def _save_output(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) 
 
 
 def _output_gradients(ctx: Any, gradient: Tensor, *_: None) -> tuple[Any, ...]:
-    key, product, gate, mean, reciprocal, keep, *parameters = ctx.saved_tensors
-    kept = [mean, reciprocal, keep]
+    key, product, gate, mean, reciprocal, *parameters = ctx.saved_tensors
     d_product, d_gate, flat = _output_backward(
-        gradient, product, gate, kept, parameters, key, *ctx.dropout
+        gradient, product, gate, [mean, reciprocal], parameters, key, *ctx.dropout
     )
     return gradient, d_product, d_gate, unpack(flat, parameters), None, None, None, None
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.ops.attention.arguments import (
+    Call,
     Gradients,
-    Inputs,
     Kept,
     new_rows,
     new_statistics,
@@ -22,7 +22,7 @@ from scalefold_kernels.ops.attention.hopper import backward_queries_bias as of_f
 from scalefold_kernels.ops.attention.hopper import forward as of_forward
 from scalefold_kernels.ops.attention.hopper import launches
 from scalefold_kernels.ops.attention.triton.backward import backward_gate
-from scalefold_kernels.tma import VECTOR, reachable
+from scalefold_kernels.tma import VECTOR, why_unreachable
 
 MIN_WARP_GROUPS = 2
 """Fewest warp groups that an SM must hold at a time; one alone hides no waits."""
@@ -47,9 +47,9 @@ BIAS_CHANNELS = 16
 """Fewest channels with which it takes less time: with 8, rows of 16 bytes keep TMA busy."""
 
 
-def why_not(function: str, inputs: Inputs) -> str | None:
+def why_not(function: str, call: Call) -> str | None:
     """Why these kernels do not take the arguments, or None."""
-    q, k, v, gate, mask, bias, *_ = inputs
+    q, k, v, gate, mask, bias, *_ = call
     if q.dtype != torch.bfloat16 or (bias is not None and bias.dtype != torch.bfloat16):
         found = q.dtype if bias is None else f"{q.dtype} with a bias of {bias.dtype}"
         return f"takes bfloat16, found {found}"
@@ -57,60 +57,60 @@ def why_not(function: str, inputs: Inputs) -> str | None:
         return f"takes a mask of a floating-point type, found {mask.dtype}"
     if not (q.numel() and k.numel()):
         return "takes no empty tensors"
-    if inputs.num_queries < MIN_QUERIES:
-        return f"takes {MIN_QUERIES} queries or more, found {inputs.num_queries}"
-    if inputs.num_keys > MAX_KEYS:
-        return f"takes {MAX_KEYS} keys at most, found {inputs.num_keys}"
-    if inputs.channels % VECTOR or inputs.channels > MAX_CHANNELS:
+    if call.num_queries < MIN_QUERIES:
+        return f"takes {MIN_QUERIES} queries or more, found {call.num_queries}"
+    if call.num_keys > MAX_KEYS:
+        return f"takes {MAX_KEYS} keys at most, found {call.num_keys}"
+    if call.channels % VECTOR or call.channels > MAX_CHANNELS:
         return (
             f"takes heads of {VECTOR} to {MAX_CHANNELS} channels in multiples of {VECTOR}, found "
-            f"{inputs.channels}"
+            f"{call.channels}"
         )
-    if not all(reachable(x) for x in (q, k, v, gate) if x is not None):
-        return "TMA does not reach a tensor whose rows start between multiples of 16 bytes"
+    if reason := why_unreachable(q, k, v, gate):
+        return reason
     for kernel in (of_forward, of_queries, of_keys):
-        sizes = kernel.constants(inputs)
-        if kernel.ctas_an_sm(inputs, sizes) * sizes.get("GROUPS", 1) < MIN_WARP_GROUPS:
+        sizes = kernel.constants(call)
+        if kernel.ctas_an_sm(call, sizes) * sizes.get("GROUPS", 1) < MIN_WARP_GROUPS:
             return f"an SM holds fewer than {MIN_WARP_GROUPS} warp groups of a kernel"
     return None
 
 
-def sums_in_registers(inputs: Inputs) -> bool:
+def sums_in_registers(call: Call) -> bool:
     """Whether `backward_queries_bias` takes less time than passes over the keys."""
-    return inputs.num_keys >= MIN_BIAS_KEYS and inputs.channels >= BIAS_CHANNELS
+    return call.num_keys >= MIN_BIAS_KEYS and call.channels >= BIAS_CHANNELS
 
 
-def forward(inputs: Inputs, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
+def forward(call: Call, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
     """Fill ``out``, ``lse`` and, if it is wanted, ``rest``: see `Kept`."""
-    of_forward.launch(inputs, Kept(out, lse, rest))
+    of_forward.launch(call, Kept(out, lse, rest))
 
 
 def backward(
-    inputs: Inputs, kept: Kept, grad_out: Tensor, gradients: Gradients, sum_bias: bool
+    call: Call, kept: Kept, grad_out: Tensor, gradients: Gradients, sum_bias: bool
 ) -> tuple[Tensor, ...]:
     """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`.
 
     There is one tensor of sums for each part of the keys; none if they are not wanted.
     """
-    q, gate = inputs.q, inputs.gate
+    q, gate = call.q, call.gate
     grad_out = launches.gradient_rows(grad_out)
-    bias = None if inputs.bias is None else launches.bias_rows(inputs.bias)
+    bias = None if call.bias is None else launches.bias_rows(call.bias)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
-    scaled_q = new_rows(q.shape, q) if inputs.scales_q else q
+    scaled_q = new_rows(q.shape, q) if call.scales_q else q
     shared = of_keys.Shared(scaled_q, grad_ungated, new_statistics(q))
     lse = kept.lse
     sums: tuple[Tensor, ...]
-    if bias is not None and sum_bias and sums_in_registers(inputs):
-        more = inputs.num_keys > of_first_keys.KEYS
-        waiting = of_queries.new_waiting(inputs) if more else None
-        sums = of_first_keys.launch(inputs, bias, kept, grad_out, gradients, shared, waiting)
+    if bias is not None and sum_bias and sums_in_registers(call):
+        more = call.num_keys > of_first_keys.KEYS
+        waiting = of_queries.new_waiting(call) if more else None
+        sums = of_first_keys.launch(call, bias, kept, grad_out, gradients, shared, waiting)
         if more:
             rest = of_first_keys.KEYS, waiting
-            sums += of_queries.launch(inputs, bias, lse, shared, gradients.q, sum_bias, *rest)
+            sums += of_queries.launch(call, bias, lse, shared, gradients.q, sum_bias, *rest)
     else:
-        scaled = scaled_q if inputs.scales_q else None
+        scaled = scaled_q if call.scales_q else None
         of_gate = gradients.gate, grad_ungated, shared.delta, scaled
-        backward_gate(inputs, kept, grad_out, *of_gate)
-        sums = of_queries.launch(inputs, bias, lse, shared, gradients.q, sum_bias)
-    of_keys.launch(inputs, bias, lse, shared, gradients.k, gradients.v)
+        backward_gate(call, kept, grad_out, *of_gate)
+        sums = of_queries.launch(call, bias, lse, shared, gradients.q, sum_bias)
+    of_keys.launch(call, bias, lse, shared, gradients.k, gradients.v)
     return sums

@@ -20,9 +20,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import mma_layout, one_group, zeros
-from scalefold_kernels.ops.attention.arguments import Inputs, transposed
+from scalefold_kernels.ops.attention.arguments import Call, transposed
 from scalefold_kernels.ops.attention.hopper import launches, parts
-from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 
 Cta = namedtuple(
@@ -215,41 +214,41 @@ class Shared(NamedTuple):
 
 
 def launch(
-    inputs: Inputs, bias: Tensor | None, lse: Tensor, shared: Shared, grad_k: Tensor, grad_v: Tensor
+    call: Call, bias: Tensor | None, lse: Tensor, shared: Shared, grad_k: Tensor, grad_v: Tensor
 ) -> None:
     """Fill ``grad_k`` and ``grad_v``."""
-    _, k, v, _, mask, *_ = inputs
-    sizes = constants(inputs)
-    block, blocks = sizes["BLOCK_Q"], triton.cdiv(inputs.num_keys, 64)
-    ctas, _ = launches.dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
-    backward_keys_kernel[(ctas, inputs.batch)](
+    _, k, v, _, mask, *_ = call
+    sizes = constants(call)
+    block, blocks = sizes["BLOCK_Q"], triton.cdiv(call.num_keys, 64)
+    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, sizes), blocks)
+    backward_keys_kernel[(ctas, call.batch)](
         launches.rows(shared.q, block), launches.rows(k, 64), launches.rows(v, 64),
         launches.rows(shared.grad_ungated, block), launches.statistics(lse, block),
         launches.statistics(shared.delta, block), launches.bias(bias, shared.q, block, 64),
-        launches.rows(grad_k, 64), launches.rows(grad_v, 64), mask, *inputs.mask_strides,
-        *inputs.scalars,
-        HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale, TRANSPOSED=transposed(bias),
+        launches.rows(grad_k, 64), launches.rows(grad_v, 64), mask, *call.mask_strides,
+        *call.scalars,
+        HAS_BIAS=bias is not None, BIAS_SCALE=call.bias_scale, TRANSPOSED=transposed(bias),
         **sizes,
     )  # fmt: skip
 
 
-def constants(inputs: Inputs) -> dict[str, int]:
+def constants(call: Call) -> dict[str, int]:
     """The tile, and what follows from it."""
-    sizes = tile("attention_backward_keys_hopper", "sm_90", inputs.shape_class)
-    blocks = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"])
+    sizes = call.tile("attention_backward_keys_hopper", "sm_90")
+    blocks = triton.cdiv(call.num_queries, sizes["BLOCK_Q"])
     sizes |= {
         "NUM_BLOCKS": blocks,
         "PLACES": launches.places(sizes["PLACES"], blocks),
-        "C": padded(inputs.channels),
+        "C": padded(call.channels),
     }
     # The next row's keys may be on their way unless that costs a CTA.
-    sides = max(2, 1, key=lambda n: ctas_an_sm(inputs, {**sizes, "SIDES": n}))
+    sides = max(2, 1, key=lambda n: ctas_an_sm(call, {**sizes, "SIDES": n}))
     return sizes | {"SIDES": sides}
 
 
-def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
+def ctas_an_sm(call: Call, sizes: dict[str, int]) -> int:
     """How many CTAs fit: shared memory has bias, queries and gradient, keys, values, statistics."""
     block, channels, ring = sizes["BLOCK_Q"], sizes["C"], sizes["PLACES"]
-    bias = 2 * 64 * block * (1 if inputs.bias is None else sizes["NUM_BLOCKS"])
+    bias = 2 * 64 * block * (1 if call.bias is None else sizes["NUM_BLOCKS"])
     rows = 2 * channels * (2 * ring * block + 2 * sizes["SIDES"] * 64)
     return launches.fitting(bias + rows + 8 * ring * block, 2, sizes["maxnreg"])

@@ -20,10 +20,9 @@ from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, mma, mma_wait, thread_barrier
 from scalefold_kernels.gluon import mma_layout, zeros
 from scalefold_kernels.limits import needs_int64
-from scalefold_kernels.ops.attention.arguments import Inputs, new_sums, transposed
+from scalefold_kernels.ops.attention.arguments import Call, new_sums, transposed
 from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
-from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 
 
@@ -311,7 +310,7 @@ def backward_queries_kernel(
 
 
 def launch(
-    inputs: Inputs,
+    call: Call,
     bias: Tensor | None,
     lse: Tensor,
     shared: Shared,
@@ -324,59 +323,57 @@ def launch(
 
     Keys before ``first_key`` are left out; ``waiting`` has the gradients of queries from those.
     """
-    _, k, v, _, mask, *_ = inputs
-    sizes = constants(inputs, first_key)
+    _, k, v, _, mask, *_ = call
+    sizes = constants(call, first_key)
     block, passes = sizes["BLOCK_K"], sizes["PASSES"]
-    blocks = triton.cdiv(inputs.num_queries, 64)
+    blocks = triton.cdiv(call.num_queries, 64)
     # CTAs sum up the bias's gradient: all heads have equally many.
-    ctas, groups = launches.dealt(
-        inputs, blocks, ctas_an_sm(inputs, sizes), blocks * inputs.num_heads
-    )
+    ctas, groups = launches.dealt(call, blocks, ctas_an_sm(call, sizes), blocks * call.num_heads)
     # Offsets of 64 bits, which the others were measured with, spill there.
     short = first_key > 0 and (passes > 1 or transposed(bias))
     sums = new_sums(bias[..., first_key:], groups) if bias is not None and sum_bias else None
     if passes > 1 and first_key == 0:
-        waiting = new_waiting(inputs)
-    backward_queries_kernel[(ctas, inputs.batch)](
+        waiting = new_waiting(call)
+    backward_queries_kernel[(ctas, call.batch)](
         launches.rows(shared.q, 64), launches.rows(k, block), launches.rows(v, block),
         launches.rows(shared.grad_ungated, 64), launches.bias(bias, shared.q, 64, block),
         grad_q, lse, shared.delta, mask, lse if sums is None else sums,
-        lse if waiting is None else waiting, *grad_q.stride()[:4], *inputs.mask_strides,
-        lse.stride(2), *inputs.scalars,
-        HAS_BIAS=bias is not None, SUM_BIAS=sums is not None, BIAS_SCALE=inputs.bias_scale,
+        lse if waiting is None else waiting, *grad_q.stride()[:4], *call.mask_strides,
+        lse.stride(2), *call.scalars,
+        HAS_BIAS=bias is not None, SUM_BIAS=sums is not None, BIAS_SCALE=call.bias_scale,
         TRANSPOSED=transposed(bias), INT64=not short or needs_int64(grad_q),
-        CHANNELS=inputs.channels, **sizes,
+        CHANNELS=call.channels, **sizes,
     )  # fmt: skip
     return () if sums is None else (sums,)
 
 
-def new_waiting(inputs: Inputs) -> Tensor:
+def new_waiting(call: Call) -> Tensor:
     """New memory for gradients of queries from some of the keys; `parts.waiting_at`."""
-    blocks = triton.cdiv(inputs.num_queries, 64)
-    size = inputs.batch, inputs.num_rows, inputs.num_heads, blocks, 64, padded(inputs.channels)
-    return torch.empty(size, device=inputs.q.device, dtype=torch.float32)
+    blocks = triton.cdiv(call.num_queries, 64)
+    size = call.batch, call.num_rows, call.num_heads, blocks, 64, padded(call.channels)
+    return torch.empty(size, device=call.q.device, dtype=torch.float32)
 
 
-def constants(inputs: Inputs, first_key: int = 0) -> dict[str, int]:
+def constants(call: Call, first_key: int = 0) -> dict[str, int]:
     """The tile, and what follows from it."""
-    sizes = tile("attention_backward_queries_hopper", "sm_90", inputs.shape_class)
-    own, block, pass_keys = inputs.num_keys - first_key, sizes["BLOCK_K"], sizes.pop("PASS_K")
-    passes = 1 if inputs.bias is None else triton.cdiv(own, pass_keys)
+    sizes = call.tile("attention_backward_queries_hopper", "sm_90")
+    own, block, pass_keys = call.num_keys - first_key, sizes["BLOCK_K"], sizes.pop("PASS_K")
+    passes = 1 if call.bias is None else triton.cdiv(own, pass_keys)
     blocks = triton.cdiv(own, block * passes)
     return sizes | {
         "PASSES": passes,
         "FIRST_K": first_key,
         "NUM_BLOCKS": blocks,
         "PLACES": launches.places(sizes["PLACES"], blocks),
-        "KEYS": launches.key_slots(inputs, block),
-        "C": padded(inputs.channels),
+        "KEYS": launches.key_slots(call, block),
+        "C": padded(call.channels),
     }
 
 
-def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
+def ctas_an_sm(call: Call, sizes: dict[str, int]) -> int:
     """How many CTAs fit: shared memory has bias and its gradient, keys, values, queries, mask."""
     block, channels = sizes["BLOCK_K"], sizes["C"]
     keys = sizes["NUM_BLOCKS"] * block
-    bias = 2 * 64 * block + 4 * 8 * keys if inputs.bias is None else (2 + 4) * 64 * keys
+    bias = 2 * 64 * block + 4 * 8 * keys if call.bias is None else (2 + 4) * 64 * keys
     rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64)
     return launches.fitting(bias + rows + 2 * sizes["KEYS"], 1, sizes["maxnreg"])

@@ -21,8 +21,8 @@ from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.gluon import mma_layout, opaque_zero, two_groups, widen, zeros
 from scalefold_kernels.ops.attention.arguments import (
+    Call,
     Gradients,
-    Inputs,
     Kept,
     new_rest,
     new_sums,
@@ -303,7 +303,7 @@ def backward_queries_bias_kernel(
 
 
 def launch(
-    inputs: Inputs,
+    call: Call,
     bias: Tensor,
     kept: Kept,
     grad_out: Tensor,
@@ -316,24 +316,24 @@ def launch(
     Returns sums of the bias's gradient. Where there are more keys than KEYS, they are of the first,
     and the gradients of queries are left in ``waiting`` for `backward_queries`.
     """
-    q, k, v, gate, mask, *_ = inputs
+    q, k, v, gate, mask, *_ = call
     lse = kept.lse
     rest = new_rest(q).zero_() if kept.rest is None else kept.rest
-    blocks = triton.cdiv(inputs.num_queries, 64)
-    ctas, groups = launches.dealt(inputs, blocks, ctas_an_sm=1, unit=blocks * inputs.num_heads)
+    blocks = triton.cdiv(call.num_queries, 64)
+    ctas, groups = launches.dealt(call, blocks, ctas_an_sm=1, unit=blocks * call.num_heads)
     sums = new_sums(bias[..., :KEYS], groups)
     q_desc = launches.rows(q, 64)
-    backward_queries_bias_kernel[(ctas, inputs.batch)](
+    backward_queries_bias_kernel[(ctas, call.batch)](
         q_desc, launches.rows(k, BLOCK_K.value), launches.rows(v, BLOCK_K.value),
         q_desc if gate is None else launches.rows(gate, 64), launches.rows(kept.out, 64),
         launches.rows(rest, 64), launches.rows(grad_out, 64), launches.statistics(lse, 64),
         launches.bias(bias, q, 64, BLOCK_K.value), launches.rows(gradients.q, 64),
         q_desc if gradients.gate is None else launches.rows(gradients.gate, 32),
         launches.rows(shared.grad_ungated, 32), launches.rows(shared.q, 32), shared.delta, mask,
-        sums, lse if waiting is None else waiting, *inputs.mask_strides, lse.stride(2),
-        *inputs.scalars,
-        HAS_GATE=gate is not None, BIAS_SCALE=inputs.bias_scale, SCALE_Q=inputs.scales_q,
-        TRANSPOSED=transposed(bias), C=padded(inputs.channels), MORE_KEYS=waiting is not None,
+        sums, lse if waiting is None else waiting, *call.mask_strides, lse.stride(2),
+        *call.scalars,
+        HAS_GATE=gate is not None, BIAS_SCALE=call.bias_scale, SCALE_Q=call.scales_q,
+        TRANSPOSED=transposed(bias), C=padded(call.channels), MORE_KEYS=waiting is not None,
         num_warps=4,
     )  # fmt: skip
     return (sums,)

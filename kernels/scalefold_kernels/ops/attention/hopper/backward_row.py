@@ -24,7 +24,7 @@ from scalefold_kernels.compiler import (
 )
 from scalefold_kernels.gluon import product_int64, unsigned, widen
 from scalefold_kernels.gpu import num_sms
-from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept
+from scalefold_kernels.ops.attention.arguments import Call, Gradients, Kept
 from scalefold_kernels.ops.attention.hopper import launches
 from scalefold_kernels.ops.attention.hopper import why_not as why_not_hopper
 from scalefold_kernels.ops.attention.hopper.parts import (
@@ -257,23 +257,23 @@ def backward_row_kernel(
         load_row(rings, stage, item + STAGES * step, num_rows, num_heads, more, HAS_GATE)
 
 
-def why_not(function: str, inputs: Inputs) -> str | None:
+def why_not(function: str, call: Call) -> str | None:
     """Why this kernel does not take these arguments."""
-    if inputs.bias is not None:
+    if call.bias is not None:
         return "takes no bias"
-    longest = max(inputs.num_queries, inputs.num_keys)
+    longest = max(call.num_queries, call.num_keys)
     if longest > MAX_LENGTH:
         return f"takes {MAX_LENGTH} queries and keys at most, found {longest}"
-    return why_not_hopper(function, inputs)
+    return why_not_hopper(function, call)
 
 
 def backward(
-    inputs: Inputs, kept: Kept, grad_out: Tensor, gradients: Gradients, sum_bias: bool
+    call: Call, kept: Kept, grad_out: Tensor, gradients: Gradients, sum_bias: bool
 ) -> tuple[Tensor, ...]:
     """Fill ``gradients`` by one kernel; without a bias there are no sums to return."""
-    q, k, v, gate, mask, *_ = inputs
-    num_q, num_warps = triton.cdiv(inputs.num_queries, 64), 4 * triton.cdiv(inputs.num_keys, 64)
-    items = inputs.batch * inputs.num_rows * inputs.num_heads
+    q, k, v, gate, mask, *_ = call
+    num_q, num_warps = triton.cdiv(call.num_queries, 64), 4 * triton.cdiv(call.num_keys, 64)
+    items = call.batch * call.num_rows * call.num_heads
     # Each CTA goes through rows and heads at equal distances.
     ctas = min(items, CTAS_AN_SM * num_sms(q.device))
     # All positions of a row in one box.
@@ -286,8 +286,8 @@ def backward(
         launches.rows(gradients.q, block), launches.rows(gradients.k, keys),
         launches.rows(gradients.v, keys),
         q_desc if gradients.gate is None else launches.rows(gradients.gate, block), mask,
-        *inputs.mask_strides, kept.lse.stride(2), items, *inputs.scalars,
-        HAS_GATE=gate is not None, C=padded(inputs.channels), NUM_Q=num_q, num_warps=num_warps,
+        *call.mask_strides, kept.lse.stride(2), items, *call.scalars,
+        HAS_GATE=gate is not None, C=padded(call.channels), NUM_Q=num_q, num_warps=num_warps,
         maxnreg=128,
     )  # fmt: skip
     return ()

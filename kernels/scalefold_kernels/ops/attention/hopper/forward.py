@@ -20,10 +20,9 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.gluon import mma_layout, opaque_zero, widen, zeros
-from scalefold_kernels.ops.attention.arguments import Inputs, Kept, transposed
+from scalefold_kernels.ops.attention.arguments import Call, Kept, transposed
 from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.ops.attention.rest import OF_BFLOAT16, byte_of_rest
-from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 
 LOWEST = gl.constexpr(2.0**-100)
@@ -341,44 +340,44 @@ def forward_kernel(
     ))  # fmt: skip
 
 
-def launch(inputs: Inputs, kept: Kept) -> None:
+def launch(call: Call, kept: Kept) -> None:
     """Fill what is kept of the result."""
-    q, k, v, gate, mask, bias, *_ = inputs
+    q, k, v, gate, mask, bias, *_ = call
     out, lse, rest = kept
     bias = None if bias is None else launches.bias_rows(bias)
-    sizes = constants(inputs)
-    block, blocks = sizes["BLOCK_K"], triton.cdiv(inputs.num_queries, 64 * sizes["GROUPS"])
+    sizes = constants(call)
+    block, blocks = sizes["BLOCK_K"], triton.cdiv(call.num_queries, 64 * sizes["GROUPS"])
     # All blocks of a row and head share their keys, and so are under way at a time.
-    ctas, _ = launches.dealt(inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
+    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, sizes), blocks)
     q_desc = launches.rows(q, 64)
-    forward_kernel[(ctas, inputs.batch)](
+    forward_kernel[(ctas, call.batch)](
         q_desc, launches.rows(k, block), launches.rows(v, block),
         q_desc if gate is None else launches.rows(gate, 64), launches.bias(bias, q, 64, block),
         launches.rows(out, 64), launches.rows(out if rest is None else rest, 64), mask, lse,
-        *inputs.mask_strides, lse.stride(2), *inputs.scalars,
-        HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale,
+        *call.mask_strides, lse.stride(2), *call.scalars,
+        HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=call.bias_scale,
         TRANSPOSED=transposed(bias), KEEPS=rest is not None, **sizes,
     )  # fmt: skip
 
 
-def constants(inputs: Inputs) -> dict[str, int]:
+def constants(call: Call) -> dict[str, int]:
     """The tile, and what follows from it."""
-    sizes = tile("attention_forward_hopper", "sm_90", inputs.shape_class)
+    sizes = call.tile("attention_forward_hopper", "sm_90")
     block = sizes["BLOCK_K"]
-    blocks = triton.cdiv(inputs.num_keys, block)
+    blocks = triton.cdiv(call.num_keys, block)
     return sizes | {
         "NUM_BLOCKS": blocks,
         "PLACES": launches.places(sizes["PLACES"], blocks),
-        "KEYS": launches.key_slots(inputs, block),
-        "C": padded(inputs.channels),
+        "KEYS": launches.key_slots(call, block),
+        "C": padded(call.channels),
     }
 
 
-def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
+def ctas_an_sm(call: Call, sizes: dict[str, int]) -> int:
     """How many CTAs fit: shared memory has bias, keys, values, queries, results and two masks."""
     block, channels, queries = sizes["BLOCK_K"], sizes["C"], 64 * sizes["GROUPS"]
-    bias = 2 * 64 * block if inputs.bias is None else 2 * queries * block * sizes["NUM_BLOCKS"]
+    bias = 2 * 64 * block if call.bias is None else 2 * queries * block * sizes["NUM_BLOCKS"]
     rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * queries)
-    rest = 0 if inputs.bias is None else channels * queries
+    rest = 0 if call.bias is None else channels * queries
     needed = bias + rows + rest + 4 * sizes["KEYS"]
     return launches.fitting(needed, sizes["GROUPS"] + 1, sizes["maxnreg"])

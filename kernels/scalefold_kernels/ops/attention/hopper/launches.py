@@ -9,7 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.gpu import num_sms
-from scalefold_kernels.ops.attention.arguments import Inputs, in_memory, transposed
+from scalefold_kernels.ops.attention.arguments import Call, in_memory, transposed
 from scalefold_kernels.tma import VECTOR, padded, reachable, steps
 
 SHARED_BYTES = 228 * 1024
@@ -25,12 +25,12 @@ THREADS = 128
 """Threads of a warp group. Triton reserves a whole group's registers for a loader warp, too."""
 
 
-def dealt(inputs: Inputs, blocks: int, ctas_an_sm: int, unit: int = 1) -> tuple[int, int]:
+def dealt(call: Call, blocks: int, ctas_an_sm: int, unit: int = 1) -> tuple[int, int]:
     """Number of CTAs: as many as fill the GPU once, where there are enough rows for them.
 
     Parameters
     ----------
-    inputs : Inputs
+    call : Call
     blocks : int
         Blocks of a row and head; a CTA has one of them.
     ctas_an_sm : int
@@ -44,9 +44,9 @@ def dealt(inputs: Inputs, blocks: int, ctas_an_sm: int, unit: int = 1) -> tuple[
         CTAs of one sample, to which `parts.place_of_cta` deals out the rows; the fewest of them
         that share a tile.
     """
-    tiles = blocks * inputs.num_heads
-    together = num_sms(inputs.q.device) * ctas_an_sm // inputs.batch // unit * unit
-    count = min(tiles * inputs.num_rows, max(tiles, together))
+    tiles = blocks * call.num_heads
+    together = num_sms(call.q.device) * ctas_an_sm // call.batch // unit * unit
+    count = min(tiles * call.num_rows, max(tiles, together))
     return count, count // tiles
 
 
@@ -61,9 +61,9 @@ def places(most: int, blocks: int) -> int:
     return max(n for n in range(1, most + 1) if blocks % n == 0)
 
 
-def key_slots(inputs: Inputs, block: int) -> int:
+def key_slots(call: Call, block: int) -> int:
     """Elements of a row's mask in shared memory."""
-    return max(block, triton.next_power_of_2(inputs.num_keys))
+    return max(block, triton.next_power_of_2(call.num_keys))
 
 
 def bias_rows(bias: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.ops.attention.arguments import (
+    Call,
     Gradients,
-    Inputs,
     Kept,
     new_rows,
     new_statistics,
@@ -37,7 +37,6 @@ from scalefold_kernels.ops.attention.triton.forward import (
     sigmoid,
     store,
     strides,
-    tile_of,
 )
 
 SMALLEST = tl.constexpr(2.0**-126)
@@ -118,7 +117,7 @@ def backward_gate_kernel(
 
 
 def backward_gate(
-    inputs: Inputs,
+    call: Call,
     kept: Kept,
     grad_out: Tensor,
     grad_gate: Tensor | None,
@@ -130,20 +129,20 @@ def backward_gate(
 
     And ``scaled_q``, if it is wanted: the queries as forward multiplied them.
     """
-    gate = inputs.gate
-    sizes = tile_of("attention_backward_gate", inputs)
-    heads = triton.next_power_of_2(inputs.num_heads)
-    block_q = max(1, sizes.pop("BLOCK") // (heads * triton.next_power_of_2(inputs.channels)))
+    gate = call.gate
+    sizes = call.tile("attention_backward_gate")
+    heads = triton.next_power_of_2(call.num_heads)
+    block_q = max(1, sizes.pop("BLOCK") // (heads * triton.next_power_of_2(call.channels)))
     gate = None if gate is None else heads_together(gate)
-    q = None if scaled_q is None else heads_together(inputs.q)
-    blocks = triton.cdiv(inputs.num_queries, block_q)
-    backward_gate_kernel[(blocks * inputs.num_rows, inputs.batch)](
+    q = None if scaled_q is None else heads_together(call.q)
+    blocks = triton.cdiv(call.num_queries, block_q)
+    backward_gate_kernel[(blocks * call.num_rows, call.batch)](
         gate, kept.out, kept.rest, grad_out, grad_gate, grad_ungated, delta, q, scaled_q,
         *map(strides, (gate, kept.out, kept.rest, grad_out, grad_gate, grad_ungated, q, scaled_q)),
-        delta.stride(2), inputs.num_rows, inputs.num_heads, inputs.num_queries, inputs.scale,
-        C=inputs.channels, HAS_GATE=gate is not None, SCALE_Q=scaled_q is not None,
+        delta.stride(2), call.num_rows, call.num_heads, call.num_queries, call.scale,
+        C=call.channels, HAS_GATE=gate is not None, SCALE_Q=scaled_q is not None,
         REST_SHIFT=0 if kept.rest is None else SHIFTS[kept.out.dtype],
-        BIAS_SCALE=inputs.bias_scale, BLOCK_Q=block_q, BLOCK_H=heads, **sizes,
+        BIAS_SCALE=call.bias_scale, BLOCK_Q=block_q, BLOCK_H=heads, **sizes,
     )  # fmt: skip
 
 
@@ -318,64 +317,62 @@ def backward_bias_kernel(
 
 
 def backward(
-    inputs: Inputs, kept: Kept, grad_out: Tensor, gradients: Gradients, sum_bias: bool
+    call: Call, kept: Kept, grad_out: Tensor, gradients: Gradients, sum_bias: bool
 ) -> tuple[Tensor, ...]:
     """Fill ``gradients``; return the sums of `backward_bias`, if they are wanted."""
-    q, gate, bias = inputs.q, inputs.gate, inputs.bias
+    q, gate, bias = call.q, call.gate, call.bias
     delta, grad_out = new_statistics(q), heads_together(grad_out)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
-    backward_gate(inputs, kept, grad_out, gradients.gate, grad_ungated, delta)
+    backward_gate(call, kept, grad_out, gradients.gate, grad_ungated, delta)
     known = kept.lse, delta, grad_ungated
-    backward_queries(inputs, *known, gradients.q)
-    backward_keys(inputs, *known, gradients.k, gradients.v)
-    return () if bias is None or not sum_bias else (backward_bias(inputs, bias, *known),)
+    backward_queries(call, *known, gradients.q)
+    backward_keys(call, *known, gradients.k, gradients.v)
+    return () if bias is None or not sum_bias else (backward_bias(call, bias, *known),)
 
 
-def backward_queries(inputs: Inputs, *known_and_gradient: Tensor) -> None:
+def backward_queries(call: Call, *known_and_gradient: Tensor) -> None:
     """Fill the gradient of q; before it come what `_arguments` calls known."""
-    sizes = tile_of("attention_backward_queries", inputs)
-    grid = grid_of(inputs, inputs.num_queries, sizes["BLOCK_Q"])
-    arguments, constants = _arguments(inputs, *known_and_gradient)
-    backward_queries_kernel[grid](
-        *arguments, HAS_BIAS=inputs.bias is not None, **constants, **sizes
-    )
+    sizes = call.tile("attention_backward_queries")
+    grid = grid_of(call, call.num_queries, sizes["BLOCK_Q"])
+    arguments, constants = _arguments(call, *known_and_gradient)
+    backward_queries_kernel[grid](*arguments, HAS_BIAS=call.bias is not None, **constants, **sizes)
 
 
-def backward_keys(inputs: Inputs, *known_and_gradients: Tensor) -> None:
+def backward_keys(call: Call, *known_and_gradients: Tensor) -> None:
     """Fill the gradients of k and v; before them come what `_arguments` calls known."""
-    sizes = tile_of("attention_backward_keys", inputs)
-    grid = grid_of(inputs, inputs.num_keys, sizes["BLOCK_K"])
-    arguments, constants = _arguments(inputs, *known_and_gradients)
-    backward_keys_kernel[grid](*arguments, HAS_BIAS=inputs.bias is not None, **constants, **sizes)
+    sizes = call.tile("attention_backward_keys")
+    grid = grid_of(call, call.num_keys, sizes["BLOCK_K"])
+    arguments, constants = _arguments(call, *known_and_gradients)
+    backward_keys_kernel[grid](*arguments, HAS_BIAS=call.bias is not None, **constants, **sizes)
 
 
-def backward_bias(inputs: Inputs, bias: Tensor, *known: Tensor) -> Tensor:
+def backward_bias(call: Call, bias: Tensor, *known: Tensor) -> Tensor:
     """Sums of the bias's gradient over groups of rows, as `new_sums` has them."""
-    sizes = tile_of("attention_backward_bias", inputs)
-    tiles = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"])
-    tiles *= triton.cdiv(inputs.num_keys, sizes["BLOCK_K"])
-    groups = triton.cdiv(inputs.num_rows, sizes["ROWS"])
+    sizes = call.tile("attention_backward_bias")
+    tiles = triton.cdiv(call.num_queries, sizes["BLOCK_Q"])
+    tiles *= triton.cdiv(call.num_keys, sizes["BLOCK_K"])
+    groups = triton.cdiv(call.num_rows, sizes["ROWS"])
     partial = new_sums(bias, groups)
     first, second = partial.stride()[-2:]
     of_partial = (second, first) if transposed(bias) else (first, second)
-    arguments, constants = _arguments(inputs, *known, partial, result_strides=[of_partial])
-    grid = tiles * inputs.num_heads * groups, inputs.batch
+    arguments, constants = _arguments(call, *known, partial, result_strides=[of_partial])
+    grid = tiles * call.num_heads * groups, call.batch
     backward_bias_kernel[grid](*arguments, **constants, **sizes)
     return partial
 
 
 def _arguments(
-    inputs: Inputs, *known_and_results: Tensor, result_strides: Sequence[Any] | None = None
+    call: Call, *known_and_results: Tensor, result_strides: Sequence[Any] | None = None
 ) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and constants that the kernels of q, of k and v, and of the bias take.
 
     Known are: lse, delta, and the gradient of the ungated result.
     """
     lse, delta, grad_ungated, *results = known_and_results
-    q, k, v, _, mask, bias, *_ = inputs
+    q, k, v, _, mask, bias, *_ = call
     arguments = [
         q, k, v, mask, bias, lse, delta, grad_ungated, *results, *map(strides, (q, k, v)),
-        inputs.mask_strides, *map(strides, (bias, grad_ungated)),
-        *(result_strides or map(strides, results)), lse.stride(2), *inputs.scalars,
+        call.mask_strides, *map(strides, (bias, grad_ungated)),
+        *(result_strides or map(strides, results)), lse.stride(2), *call.scalars,
     ]  # fmt: skip
-    return arguments, {"C": inputs.channels, "BIAS_SCALE": inputs.bias_scale}
+    return arguments, {"C": call.channels, "BIAS_SCALE": call.bias_scale}

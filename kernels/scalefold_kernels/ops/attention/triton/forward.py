@@ -14,9 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scalefold_kernels.ops.attention.arguments import Inputs
+from scalefold_kernels.ops.attention.arguments import Call
 from scalefold_kernels.ops.attention.rest import SHIFTS, byte_of_rest
-from scalefold_kernels.tiles import Tile, architecture, tile
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -118,19 +117,14 @@ def sigmoid(x):
     return 1.0 / (1.0 + tl.exp2(-LOG2E * x.to(tl.float32)))
 
 
-def grid_of(inputs: Inputs, positions: int, block: int) -> tuple[int, int]:
+def grid_of(call: Call, positions: int, block: int) -> tuple[int, int]:
     """A CTA a block of positions of a row and head."""
-    return triton.cdiv(positions, block) * inputs.num_heads * inputs.num_rows, inputs.batch
+    return triton.cdiv(positions, block) * call.num_heads * call.num_rows, call.batch
 
 
 def strides(x: Tensor | None) -> tuple[int, ...]:
     """Strides of the first four dimensions."""
     return (0, 0, 0, 0) if x is None else tuple(x.stride()[:4])
-
-
-def tile_of(kernel: str, inputs: Inputs) -> Tile:
-    """The tile of a kernel for these arguments."""
-    return tile(kernel, architecture(inputs.q.device), inputs.shape_class)
 
 
 @triton.jit
@@ -188,14 +182,14 @@ def forward_kernel(
     tl.store(lse + queries, highest + tl.log2(total), mask=queries < num_queries)
 
 
-def forward(inputs: Inputs, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
+def forward(call: Call, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
     """Fill ``out``, ``lse`` and, if it is wanted, ``rest``: see `Kept`."""
-    q, k, v, gate, mask, bias, *_ = inputs
-    sizes = tile_of("attention_forward", inputs)
-    forward_kernel[grid_of(inputs, inputs.num_queries, sizes["BLOCK_Q"])](
+    q, k, v, gate, mask, bias, *_ = call
+    sizes = call.tile("attention_forward")
+    forward_kernel[grid_of(call, call.num_queries, sizes["BLOCK_Q"])](
         q, k, v, gate, mask, bias, out, lse, rest, *map(strides, (q, k, v, gate)),
-        inputs.mask_strides, strides(bias), strides(out), strides(rest), lse.stride(2),
-        *inputs.scalars,
-        C=inputs.channels, HAS_GATE=gate is not None, HAS_BIAS=bias is not None,
-        BIAS_SCALE=inputs.bias_scale, REST_SHIFT=0 if rest is None else SHIFTS[out.dtype], **sizes,
+        call.mask_strides, strides(bias), strides(out), strides(rest), lse.stride(2),
+        *call.scalars,
+        C=call.channels, HAS_GATE=gate is not None, HAS_BIAS=bias is not None,
+        BIAS_SCALE=call.bias_scale, REST_SHIFT=0 if rest is None else SHIFTS[out.dtype], **sizes,
     )  # fmt: skip

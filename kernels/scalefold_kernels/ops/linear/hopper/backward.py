@@ -16,13 +16,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, smem, tiles
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, zeros
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper import parts
-from scalefold_kernels.ops.linear.op import Update
+from scalefold_kernels.ops.linear.op import Call
 from scalefold_kernels.smem import SUMS
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tma import padded, tiles_of
@@ -163,20 +163,20 @@ def residual_linear_backward_hopper_kernel(
 
 
 def backward(
-    grad: Tensor, h: Tensor, weight: Tensor, update: Update, grad_h: Tensor, parameters: Tensor
+    grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, parameters: Tensor
 ) -> None:
     """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
     channels, inputs = weight.shape
-    sizes = tiles.tile("residual_linear_backward_hopper", "sm_90", update.shape)
+    sizes = call.tile("residual_linear_backward_hopper", "sm_90")
     width, block = padded(channels), sizes["BLOCK_K"]
     columns = triton.cdiv(inputs, block)
-    order = parts.Order.of(update, max(1, num_sms(grad.device) // columns))
+    order = parts.Order.of(call, max(1, num_sms(grad.device) // columns))
     ctas = order.blocks * order.groups
     partial = parameters.new_empty(ctas, parameters.numel(), dtype=torch.float32)
     residual_linear_backward_hopper_kernel[(columns * ctas,)](
-        parts.boxes_of(grad, update, width), parts.boxes_of(h, update, block),
-        tiles_of(weight, width, block), parts.boxes_of(grad_h, update, block // 2), partial,
-        *update.hashing, update.key_stride, tuple(order),
-        C=channels, K=inputs, SHARED=update.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **sizes,
+        parts.boxes_of(grad, call, width), parts.boxes_of(h, call, block),
+        tiles_of(weight, width, block), parts.boxes_of(grad_h, call, block // 2), partial,
+        *call.hashing, call.key_stride, tuple(order),
+        C=channels, K=inputs, SHARED=call.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **sizes,
     )  # fmt: skip
     sum_rows(partial, parameters.dtype, parameters)

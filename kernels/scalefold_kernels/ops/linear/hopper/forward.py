@@ -15,13 +15,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, smem, tiles
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma
 from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper import parts
-from scalefold_kernels.ops.linear.op import Update
+from scalefold_kernels.ops.linear.op import Call
 from scalefold_kernels.tma import padded, tiles_of
 
 Cta = namedtuple(
@@ -131,19 +131,19 @@ def residual_linear_forward_hopper_kernel(
     ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
-def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) -> Tensor:
+def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> Tensor:
     """The sum of ``x`` and the update; all tensors are contiguous."""
     out = torch.empty_like(x)
     channels, inputs = weight.shape
-    sizes = tiles.tile("residual_linear_forward_hopper", "sm_90", update.shape)
+    sizes = call.tile("residual_linear_forward_hopper", "sm_90")
     width, block = padded(inputs), min(sizes.pop("BLOCK_C"), padded(channels))
     columns = triton.cdiv(channels, block)
-    order = parts.Order.of(update, 2 * max(1, num_sms(x.device) // columns))
+    order = parts.Order.of(call, 2 * max(1, num_sms(x.device) // columns))
     residual_linear_forward_hopper_kernel[(columns * triton.cdiv(order.blocks * order.groups, 2),)](
-        parts.boxes_of(x, update, block), parts.boxes_of(h, update, width),
-        tiles_of(weight, block, width), parts.boxes_of(out, update, block), bias, *update.hashing,
-        update.key_stride, tuple(order),
-        C=channels, SHARED=update.shared, BLOCK_K=width, BLOCK_C=block, COLUMN_BLOCKS=columns,
+        parts.boxes_of(x, call, block), parts.boxes_of(h, call, width),
+        tiles_of(weight, block, width), parts.boxes_of(out, call, block), bias, *call.hashing,
+        call.key_stride, tuple(order),
+        C=channels, SHARED=call.shared, BLOCK_K=width, BLOCK_C=block, COLUMN_BLOCKS=columns,
         **sizes,
     )  # fmt: skip
     return out

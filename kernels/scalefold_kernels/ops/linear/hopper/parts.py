@@ -10,7 +10,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import ROWS, mma_layout
-from scalefold_kernels.ops.linear.op import Update
+from scalefold_kernels.ops.linear.op import Call
 from scalefold_kernels.tma import tiles_of
 
 
@@ -99,26 +99,26 @@ class Order(NamedTuple):
     sample_lines: int
 
     @classmethod
-    def of(cls, update: Update, workers: int) -> Self:
+    def of(cls, call: Call, workers: int) -> Self:
         """Divide rows among ``workers`` warp groups or CTAs, or more if there are more blocks."""
-        samples, lines, positions = _sizes(update)
-        tile_lines = lines_of(update.shared)
+        samples, lines, positions = _sizes(call)
+        tile_lines = lines_of(call.shared)
         sample_blocks = triton.cdiv(positions, ROWS.value // tile_lines)
         blocks, num_tiles = samples * sample_blocks, triton.cdiv(lines, tile_lines)
         groups = min(num_tiles, max(1, workers // blocks))
         return cls(blocks, groups, sample_blocks, num_tiles, lines)
 
 
-def _sizes(update: Update) -> tuple[int, int, int]:
+def _sizes(call: Call) -> tuple[int, int, int]:
     """Samples, their lines, and positions of a line."""
-    if update.dropout is None:  # nothing depends on the positions
-        return 1, update.rows, 1
-    return update.batch, update.size1, update.size2
+    if call.dropout is None:  # nothing depends on the positions
+        return 1, call.rows, 1
+    return call.batch, call.size1, call.size2
 
 
-def boxes_of(x: Tensor, update: Update, columns: int) -> TensorDescriptor:
+def boxes_of(x: Tensor, call: Call, columns: int) -> TensorDescriptor:
     """Describe tiles of 64 rows and ``columns`` columns of a contiguous tensor."""
-    samples, lines, positions = _sizes(update)
-    tile_lines = lines_of(update.shared)
+    samples, lines, positions = _sizes(call)
+    tile_lines = lines_of(call.shared)
     matrix = x.view(samples * lines, positions, x.shape[-1])
     return tiles_of(matrix, tile_lines, ROWS.value // tile_lines, columns)

@@ -9,7 +9,7 @@ from scalefold_kernels.ops.normed_projection.arguments import MAX_NARROW_OUTPUTS
 from scalefold_kernels.ops.normed_projection.hopper.backward import backward
 from scalefold_kernels.ops.normed_projection.hopper.forward import forward
 from scalefold_kernels.rows import rows_of
-from scalefold_kernels.tma import VECTOR, reachable
+from scalefold_kernels.tma import VECTOR, why_unreachable
 
 __all__ = ["backward", "forward", "why_not"]
 
@@ -41,7 +41,4 @@ def why_not(function: str, x: Tensor, projections: Projections) -> str | None:
         return f"takes {MIN_CHANNELS} channels or more, found {channels}"
     if function == "backward" and outputs - first_biased > MAX_BIASED_OUTPUTS:
         return f"takes {MAX_BIASED_OUTPUTS} biases at most, found {outputs - first_biased}"
-    matrices = rows.matrix(), projections.weight, projections.few
-    if not all(reachable(matrix) for matrix in matrices if matrix is not None):
-        return "TMA does not reach a tensor whose rows start between multiples of 16 bytes"
-    return None
+    return why_unreachable(rows.matrix(), projections.weight, projections.few)

@@ -15,7 +15,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, smem, tiles
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen, zeros
 from scalefold_kernels.ops.normed_projection.arguments import (
@@ -309,8 +309,7 @@ def backward(
     """Gradient of x; fills ``gradients``."""
     assert grad is not None
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
-    shape = rows.shape_class(P=sizes.outputs, S=sizes.few)
-    launch = tiles.tile("projection_backward_hopper", "sm_90", shape)
+    launch = rows.tile("projection_backward_hopper", "sm_90", P=sizes.outputs, S=sizes.few)
     width, block = padded(sizes.channels), launch["BLOCK_P"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     ctas = num_ctas(num_tiles, x.device)

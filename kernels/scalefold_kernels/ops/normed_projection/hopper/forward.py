@@ -15,7 +15,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, smem, tiles
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.ops.norm.op import EPS
@@ -182,8 +182,7 @@ def projection_forward_hopper_kernel(
 def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: Tensor) -> None:
     """Fill ``out``, ``few`` and the statistics."""
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
-    shape = rows.shape_class(P=sizes.outputs, S=sizes.few)
-    launch = tiles.tile("projection_forward_hopper", "sm_90", shape)
+    launch = rows.tile("projection_forward_hopper", "sm_90", P=sizes.outputs, S=sizes.few)
     width, block = padded(sizes.channels), launch["BLOCK_P"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     few_weight = weight if projections.few is None else projections.few

@@ -1,7 +1,15 @@
 """Two products in a chain on Hopper GPUs, the first one's result never in memory.
 
-``out[x,y,n] = sum_kd (sum_m first[k,x,m] second[y,m,d]) third[n,k,d]``: what x, y, k, m, d, n are
-in the forward pass and in both operands' gradients says `triton.chained_products_kernel`.
+``out[x,y,n] = sum_kd (sum_m first[k,x,m] second[y,m,d]) third[k,d,n]``. The mean and both operands'
+gradients are of this form:
+
+==========  =  =  =  =  =  =  ======  ========  =======
+what        x  y  k  m  d  n  first   second    third
+==========  =  =  =  =  =  =  ======  ========  =======
+forward     i  j  c  s  d  z  a       b         weight
+a's         i  c  j  z  d  s  grad    weight    b
+b's         j  d  i  z  c  s  grad    weight    a
+==========  =  =  =  =  =  =  ======  ========  =======
 
 Each of two warp groups has 64 x by 2 y. Its ``second`` stays in shared memory while it walks along
 k, whose ``first`` and ``third`` the loader brings in a ring for both groups. The products of a k
@@ -9,7 +17,8 @@ with ``third`` and the first product of the next k are on their way together.
 """
 
 from collections import namedtuple
-from math import prod
+from math import isqrt, prod
+from typing import NamedTuple
 
 import torch
 import triton
@@ -22,14 +31,7 @@ from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.gpu import num_sms
-from scalefold_kernels.ops.outer_product.arguments import (
-    EPS,
-    Chain,
-    Mean,
-    Sizes,
-    even_splits,
-    launch_tile,
-)
+from scalefold_kernels.ops.outer_product.op import EPS, Factors, Mean, split_evenly
 from scalefold_kernels.tma import tiles_of
 
 GROUP_Y = gl.constexpr(2)
@@ -290,8 +292,19 @@ def chained_products_kernel(
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
-def mean_products(chain: Chain, mean: Mean, sizes: Sizes) -> None:
+class Chain(NamedTuple):
+    """What two products in a chain are made of."""
+
+    first: Tensor  # (K, X, M)
+    second: Tensor  # (Y, M, D)
+    third: Tensor  # (K, D, N)
+
+
+def mean_products(factors: Factors, mean: Mean) -> None:
     """Fill the forward's result."""
+    a_ICS, b_JCS, weight = factors
+    weight_CDZ = _by_channels(weight).permute(1, 2, 0)
+    chain = Chain(a_ICS.transpose(0, 1), b_JCS.transpose(1, 2), weight_CDZ)
     first_KXM, second_YMD, third_KDN = chain
     first = tiles_of(first_KXM, 1, ROWS.value, SIZE_M.value)
     third = tiles_of(third_KDN.permute(2, 0, 1), SIZE_N.value, 1, SIZE_D.value)
@@ -303,16 +316,22 @@ def mean_products(chain: Chain, mean: Mean, sizes: Sizes) -> None:
         tiles_of(mean.z, *whole), tiles_of(mean.out, *whole), second_YMD, mean.out, mean.out,
         mean.number, mean.bias, _shape(chain), second_YMD.stride(), tiling, tiling,
         mean.number.stride(),
-        EPS=EPS, MEAN=True, **launch_tile("outer_product_chained_hopper", sizes, first_KXM),
+        EPS=EPS, MEAN=True, **factors.tile("outer_product_chained_hopper"),
     )  # fmt: skip
 
 
-def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]:
+def operand_gradients(grad_IJZ: Tensor, factors: Factors) -> list[Tensor]:
     """Partial sums over k, (parts, X, Y, N), float32; what is x for one is k for the other."""
-    device = chains[0].first.device
+    a_ICS, b_JCS, weight = factors
+    weight_ZCD = _by_channels(weight)
+    chains = (
+        Chain(grad_IJZ.transpose(0, 1), weight_ZCD.transpose(0, 1), b_JCS),
+        Chain(grad_IJZ, weight_ZCD.permute(2, 0, 1), a_ICS),
+    )
+    device = grad_IJZ.device
     num_blocks = [_num_blocks(chain) for chain in chains]
     ctas = sum(map(prod, num_blocks))
-    parts_of = [even_splits(ctas, len(chain.first), device) for chain in chains]
+    parts_of = [split_evenly(ctas, 1, len(chain.first), device) for chain in chains]
     tilings = [(*n, *split) for n, split in zip(num_blocks, parts_of, strict=True)]
     num_tiles = sum(num_x * num_y * num_parts for num_x, num_y, num_parts, _ in tilings)
     shapes = [
@@ -329,7 +348,7 @@ def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]
         tiles_of(chains[1].third, 1, SIZE_D.value, SIZE_N.value), unused, unused, unused,
         chains[0].second, *parts, parts[0], parts[0], _shape(chains[0]), chains[0].second.stride(),
         *tilings, (0, 0),
-        EPS=EPS, MEAN=False, **launch_tile("outer_product_chained_hopper", sizes, chains[0].first),
+        EPS=EPS, MEAN=False, **factors.tile("outer_product_chained_hopper"),
     )  # fmt: skip
     return parts
 
@@ -344,3 +363,9 @@ def _shape(chain: Chain) -> tuple[int, ...]:
     """Sizes of x, y, m, d, n, k."""
     num_k, size_x, _ = chain.first.shape
     return size_x, *chain.second.shape, chain.third.shape[2], num_k
+
+
+def _by_channels(weight: Tensor) -> Tensor:
+    """The weight as (Z, C, C)."""
+    channels = isqrt(weight.shape[1])
+    return weight.unflatten(1, (channels, channels))

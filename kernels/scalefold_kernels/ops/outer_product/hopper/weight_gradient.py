@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, mma, mma_wait, reinterpret
 from scalefold_kernels.gluon import ROWS, two_groups, zeros
-from scalefold_kernels.ops.outer_product.arguments import Factors, even_splits, launch_tile
+from scalefold_kernels.ops.outer_product.op import Factors, split_evenly
 from scalefold_kernels.tma import tiles_of
 
 PAIR = gl.constexpr(2)
@@ -157,12 +157,11 @@ def weight_gradient_kernel(
 
 def weight_gradient_parts(grad_IJZ: Tensor, factors: Factors) -> Tensor:
     """Partial sums of the weight's gradient, (parts, Z, C * C), float32."""
-    sizes = factors.sizes
     size_i, size_j, size_z = grad_IJZ.shape
-    channels = sizes.channels
+    channels = factors.a.shape[1]
     blocks = triton.cdiv(channels, (2 * GROUP_C.value)), triton.cdiv(size_i, BLOCK_I.value)
     num_pairs = triton.cdiv(size_j, PAIR.value)
-    num_parts, pairs = even_splits(blocks[0] * blocks[1], num_pairs, grad_IJZ.device)
+    num_parts, pairs = split_evenly(blocks[0] * blocks[1], 1, num_pairs, grad_IJZ.device)
     shape = num_parts * blocks[1], size_z, channels**2
     parts = torch.empty(shape, dtype=torch.float32, device=grad_IJZ.device)
     weight_gradient_kernel[(*blocks, num_parts)](
@@ -170,6 +169,6 @@ def weight_gradient_parts(grad_IJZ: Tensor, factors: Factors) -> Tensor:
         tiles_of(factors.b, PAIR.value, SIZE_D.value, SIZE_S.value),
         tiles_of(grad_IJZ.transpose(0, 1), 1, BLOCK_I.value, ROWS.value), parts, channels, size_z,
         size_j, PAIR.value * pairs,
-        **launch_tile("outer_product_weight_hopper", sizes, grad_IJZ),
+        **factors.tile("outer_product_weight_hopper"),
     )  # fmt: skip
     return parts

@@ -10,7 +10,7 @@ from scalefold_kernels.ops.transition.hopper.gradients import gradients
 from scalefold_kernels.ops.transition.hopper.input import input_gradient
 from scalefold_kernels.ops.transition.hopper.parameters import finish
 from scalefold_kernels.ops.transition.op import Kept, Parameters
-from scalefold_kernels.tma import VECTOR, reachable, within_reach
+from scalefold_kernels.tma import VECTOR, why_unreachable, within_reach
 
 __all__ = ["backward", "forward", "why_not"]
 
@@ -24,9 +24,7 @@ def why_not(function: str, x_RC: Tensor, parameters: Parameters) -> str | None:
         return "takes no empty tensors"
     if channels % VECTOR or num_hidden % VECTOR:
         return f"takes channels in multiples of {VECTOR}, found {channels} and {num_hidden} hidden"
-    if not all(map(reachable, (x_RC, parameters.up_weight, parameters.down_weight))):
-        return "TMA does not reach a tensor whose rows start between multiples of 16 bytes"
-    return None
+    return why_unreachable(x_RC, parameters.up_weight, parameters.down_weight)
 
 
 def backward(grad_RC: Tensor, x_RC: Tensor, kept: Kept, parameters: Parameters) -> list[Tensor]:

@@ -14,12 +14,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, smem, tiles
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.transition.hopper.parts import load_bias, relu, width_of
-from scalefold_kernels.ops.transition.op import Kept, Parameters, shape_class
+from scalefold_kernels.ops.transition.op import Kept, Parameters, tile_of
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 Cta = namedtuple(
@@ -188,7 +188,7 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
     norm_weight, norm_bias, up, up_bias, down, down_bias = parameters
     num_rows, channels = x_RC.shape
     num_hidden = len(up)
-    sizes = tiles.tile("transition_forward_hopper", "sm_90", shape_class(x_RC, num_hidden))
+    sizes = tile_of("transition_forward_hopper", x_RC, num_hidden, "sm_90")
     width, block = width_of(channels), sizes["BLOCK_H"]
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
     # Unused when KEEP is false; TMA descriptors may not be None.

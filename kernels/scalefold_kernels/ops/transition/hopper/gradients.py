@@ -16,13 +16,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, smem, tiles
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, zeros
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.transition.hopper import parts
 from scalefold_kernels.ops.transition.hopper.parts import COLUMNS, DEPTH, relu
-from scalefold_kernels.ops.transition.op import Parameters, shape_class
+from scalefold_kernels.ops.transition.op import Parameters, tile_of
 from scalefold_kernels.tma import tiles_of
 
 Cta = namedtuple(
@@ -185,7 +185,7 @@ def gradients(
         Partial sums over rows of ``grad_hidden``.
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
-    sizes = tiles.tile("transition_gradients_hopper", "sm_90", shape_class(grad_RC, num_hidden))
+    sizes = tile_of("transition_gradients_hopper", grad_RC, num_hidden, "sm_90")
     width, block = parts.width_of(channels), sizes["BLOCK_H"]
     # Whole tiles of the next kernel: zeros beyond the last row, for its sums.
     num_rows = 2 * ROWS.value * triton.cdiv(num_rows, 2 * ROWS.value)

@@ -15,12 +15,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels import ring, smem, tiles
+from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen, zeros
 from scalefold_kernels.ops.transition.hopper import parts
 from scalefold_kernels.ops.transition.hopper.parts import COLUMNS, DEPTH
-from scalefold_kernels.ops.transition.op import Parameters, shape_class
+from scalefold_kernels.ops.transition.op import Parameters, tile_of
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 WIDTH = gl.constexpr(32)
@@ -203,7 +203,7 @@ def input_gradient(
     gradient, and of ``grad``.
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
-    sizes = tiles.tile("transition_input_hopper", "sm_90", shape_class(grad_RC, num_hidden))
+    sizes = tile_of("transition_input_hopper", grad_RC, num_hidden, "sm_90")
     width = parts.width_of(channels)
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
     ctas = num_ctas(num_tiles, grad_RC.device)

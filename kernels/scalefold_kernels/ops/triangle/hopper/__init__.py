@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 
 from scalefold_kernels.ops.triangle.arguments import Sizes
-from scalefold_kernels.ops.triangle.hopper.output import empty_mask, output_forward
+from scalefold_kernels.ops.triangle.hopper.output import output_forward
 from scalefold_kernels.ops.triangle.hopper.output_gradient import output_backward
 from scalefold_kernels.ops.triangle.hopper.projection import projection_forward
 from scalefold_kernels.ops.triangle.hopper.projection_gradient import projection_backward
 from scalefold_kernels.tma import VECTOR
 
 __all__ = [
-    "empty_mask",
     "output_backward",
     "output_forward",
     "projection_backward",

@@ -18,7 +18,8 @@ from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.gluon import mma_layout, one_group, widen, zeros
-from scalefold_kernels.ops.triangle.arguments import EPS, OutputArguments, Sizes, new_statistics
+from scalefold_kernels.ops.norm.op import EPS
+from scalefold_kernels.ops.triangle.arguments import OutputArguments, Sizes, new_statistics
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS, TILE
@@ -113,15 +114,10 @@ def output_forward_kernel(
     ), compute, load, LOADER_REGISTERS)  # fmt: skip
 
 
-def empty_mask(z: Tensor, shared_dim: int | None) -> Tensor:
-    """No memory: the kernels draw the dropout mask again in backward."""
-    return z.new_empty(0)
-
-
 def output_forward(
     sizes: Sizes, given: OutputArguments, z: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Updated z, mean and reciprocal deviation of each position's product, `empty_mask`."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Updated z; mean and reciprocal deviation of each position's product."""
     product, gate, weights, dropout = given
     out = torch.empty_like(z)
     mean, reciprocal = new_statistics(z[..., 0])
@@ -133,4 +129,4 @@ def output_forward(
         mean, reciprocal, sizes.positions, *z.shape[1:3], num_tiles, EPS,
         SHARED=None if dropout is None else dropout.shared, C=sizes.pair, maxnreg=registers,
     )  # fmt: skip
-    return out, mean, reciprocal, empty_mask(z, None)
+    return out, mean, reciprocal

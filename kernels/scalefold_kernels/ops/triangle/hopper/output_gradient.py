@@ -8,6 +8,7 @@ third works the normalisation's scale and shift into weight and bias (``folded``
 """
 
 from collections import namedtuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.gluon import mma_layout, widen, zeros
-from scalefold_kernels.ops.triangle.arguments import OutputArguments, OutputKept, Sizes
+from scalefold_kernels.ops.triangle.arguments import OutputArguments, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
@@ -232,7 +233,7 @@ def output_backward_kernel(
 
 
 def output_backward(
-    sizes: Sizes, given: OutputArguments, kept: OutputKept, d_out: Tensor
+    sizes: Sizes, given: OutputArguments, statistics: Sequence[Tensor], d_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of product and gate; of the parameters, one after the other in one vector."""
     product, gate, weights, dropout = given
@@ -244,7 +245,7 @@ def output_backward(
         parts.row_tiles(d_out, 64), parts.column_tiles(product, channels),
         parts.row_tiles(gate, 64), parts.weight_tiles(weights.matrix),
         parts.column_tiles(d_product, channels), parts.row_tiles(d_gate, 64),
-        kept.mean, kept.reciprocal, weights.scale, weights.shift, weights.bias,
+        *statistics, weights.scale, weights.shift, weights.bias,
         *drawing(dropout), partial, partial_bias, sizes.positions, *gate.shape[1:3],
         SHARED=None if dropout is None else dropout.shared, C=channels, STAGES=2, REGISTERS=160,
     )  # fmt: skip

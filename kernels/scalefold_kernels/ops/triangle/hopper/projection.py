@@ -16,7 +16,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import mma_layout, two_groups, widen, zeros
-from scalefold_kernels.ops.triangle.arguments import EPS, Projected, ProjectionWeights, Sizes
+from scalefold_kernels.ops.norm.op import EPS
+from scalefold_kernels.ops.triangle.arguments import Projected, ProjectionWeights, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
 

@@ -1,6 +1,5 @@
 """Triangle multiplication in Triton, for any GPU, type and size."""
 
-from scalefold_kernels.ops.triangle.triton.output import empty_mask as empty_mask
 from scalefold_kernels.ops.triangle.triton.output import output_backward as output_backward
 from scalefold_kernels.ops.triangle.triton.output import output_forward as output_forward
 from scalefold_kernels.ops.triangle.triton.projection import (

@@ -1,29 +1,26 @@
 """Output of triangle multiplication in Triton: one kernel each way. Legend as in `parts`.
 
-Before forward, another kernel draws the dropout mask, which is kept. Backward leaves what the
-parameters' gradients are made of to `weights`.
+Backward leaves what the parameters' gradients are made of to `weights`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from scalefold_kernels.checks import check_batch
 from scalefold_kernels.dot import block
-from scalefold_kernels.dropout.kernel import UNIFORM_MASK, mix
-from scalefold_kernels.dropout.mask import Dropout
-from scalefold_kernels.limits import index, needs_int64
+from scalefold_kernels.dropout.kernel import dropout_factor, hash_of
+from scalefold_kernels.dropout.mask import drawing
+from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.triangle.arguments import (
-    EPS,
     OutputArguments,
-    OutputKept,
     Sizes,
     new_statistics,
 )
-from scalefold_kernels.ops.triangle.arguments import empty_mask as empty_mask
 from scalefold_kernels.ops.triangle.triton.parts import (
     matrix,
     norm_gradient,
@@ -32,27 +29,26 @@ from scalefold_kernels.ops.triangle.triton.parts import (
     vector,
 )
 from scalefold_kernels.ops.triangle.triton.weights import output_gradients
-from scalefold_kernels.tiles import architecture, tile
 
 
 @triton.jit
-def dropped_out(
-    update, keep, keep_b, keep_i, keep_j, factor, position, column, inside, ROWS, COLUMNS
+def factor_of(
+    key, layer, threshold, factor, position, column, P, ROWS, COLUMNS, SHARED: tl.constexpr
 ):  # fmt: skip
-    """An update (positions, columns) after dropout; ``keep`` from `fill_mask`."""
-    j = position % COLUMNS
-    i = position // COLUMNS % ROWS
-    sample = position // COLUMNS // ROWS
-    row = keep + sample.to(tl.int64) * keep_b + i.to(tl.int64) * keep_i + j * keep_j
-    kept = tl.load(row[:, None] + column[None, :], mask=inside, other=0)
-    return update * (kept.to(tl.float32) * factor)
+    """What an update (positions, columns) is multiplied by in dropout."""
+    position = tl.minimum(position, P - 1)  # whose sample has a key
+    line = position // COLUMNS
+    state = hash_of(key, 1, line // ROWS, layer)[:, None]
+    i, j = (line % ROWS)[:, None], (position % COLUMNS)[:, None]
+    return dropout_factor(state, i, j, column[None, :], threshold, factor, 3, SHARED)
 
 
-@triton.jit
+# One binary for all layers: a number 1 would be folded into the code.
+@triton.jit(do_not_specialize=["layer"])
 def output_forward_kernel(
     z, product, gate, norm_weight, norm_bias, weight, bias,
-    keep, keep_b, keep_i, keep_j, factor, out, mean, reciprocal, P, ROWS, COLUMNS, eps,
-    HAS_DROPOUT: tl.constexpr,
+    key, layer, threshold, factor, out, mean, reciprocal, P, ROWS, COLUMNS, eps,
+    SHARED: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -75,21 +71,20 @@ def output_forward_kernel(
         value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
         value += vector(bias, first, Z, BLOCK_Z)[None, :]
         value *= sigmoid(logit.to(tl.float32))
-        if HAS_DROPOUT:
-            value = dropped_out(
-                value, keep, keep_b, keep_i, keep_j, factor, position, column, inside_PZ,
-                ROWS, COLUMNS,
-            )  # fmt: skip
+        if key is not None:
+            value *= factor_of(
+                key, layer, threshold, factor, position, column, P, ROWS, COLUMNS, SHARED
+            )
         value += tl.load(z + row + column[None, :], mask=inside_PZ, other=0.0).to(tl.float32)
         tl.store(out + row + column[None, :], value.to(out.dtype.element_ty), mask=inside_PZ)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["layer"])
 def output_backward_kernel(
     d_out, product, gate, mean, reciprocal, norm_weight, norm_bias, weight, bias,
-    keep, keep_b, keep_i, keep_j, factor,
+    key, layer, threshold, factor,
     d_product, d_gate, d_value, standard, P, ROWS, COLUMNS,
-    HAS_DROPOUT: tl.constexpr,
+    SHARED: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -118,11 +113,10 @@ def output_backward_kernel(
         value += vector(bias, first, Z, BLOCK_Z)[None, :]
         gradient = tl.load(d_out + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32)
         opened = sigmoid(tl.load(gate + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32))
-        if HAS_DROPOUT:
-            gradient = dropped_out(
-                gradient, keep, keep_b, keep_i, keep_j, factor, position, column, inside_PZ,
-                ROWS, COLUMNS,
-            )  # fmt: skip
+        if key is not None:
+            gradient *= factor_of(
+                key, layer, threshold, factor, position, column, P, ROWS, COLUMNS, SHARED
+            )
         gradient *= opened
         d_logit = gradient * value * (1.0 - opened)
         tl.store(d_gate + offset_PZ, d_logit.to(dtype), mask=inside_PZ)
@@ -136,50 +130,25 @@ def output_backward_kernel(
     tl.store(d_product + offset_PC, d_x.to(dtype), mask=inside_PC)
 
 
-# One binary for all layers: a number 1 would be folded into the code, and is no tensor there.
-@triton.jit(do_not_specialize=["layer"])
-def dropout_mask_kernel(
-    key, layer, threshold, keep, D2, D3, SIZE,
-    SHARED: tl.constexpr, INT64: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Which channels of an update are kept: the mask of `scalefold.ops.dropout`.
-
-    keep: for each sample SIZE = D1 D2 D3 bytes, D3 channels; whether these share one draw is
-    SHARED. D1 and D2 are 1 where shared.
-    """
-    element = index(tl.program_id(0), INT64) * BLOCK + tl.arange(0, BLOCK)
-    sample = tl.program_id(1)
-    channel, place = element % D3, element // D3
-    state = mix(mix(tl.load(key + sample), tl.zeros((), tl.int32)), layer)
-    state = mix(mix(state, place // D2), place % D2)
-    state = mix(state, channel * 0 if SHARED else channel)
-    kept = ((state >> 40) & UNIFORM_MASK) >= threshold
-    at = keep + sample.to(tl.int64) * SIZE + element
-    tl.store(at, kept.to(tl.uint8), mask=element < SIZE)
-
-
 def output_forward(
     sizes: Sizes, given: OutputArguments, z: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Updated z, mean and reciprocal deviation of each position's product, the dropout mask."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Updated z; mean and reciprocal deviation of each position's product."""
+    product, gate, weights, dropout = given
     out = torch.empty_like(z)
     mean, reciprocal = new_statistics(z[..., 0])
-    keep = z.new_empty(0)
-    if given.dropout is not None:
-        keep = empty_mask(z, given.dropout.shared_dim)
-        fill_mask(keep, given.dropout)
     blocks = sizes.tile("output_forward", BLOCK_Z=sizes.pair)
     output_forward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        z, given.product, given.gate, *given.weights, *_mask_arguments(keep, given.dropout),
-        out, mean, reciprocal, sizes.positions, *z.shape[1:3], EPS,
-        HAS_DROPOUT=given.dropout is not None, BLOCK_C=block(sizes.hidden),
+        z, product, gate, *weights, *drawing(dropout), out, mean, reciprocal, sizes.positions,
+        *z.shape[1:3], EPS,
+        SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
         **sizes.constants(), **blocks,
     )  # fmt: skip
-    return out, mean, reciprocal, keep
+    return out, mean, reciprocal
 
 
 def output_backward(
-    sizes: Sizes, given: OutputArguments, kept: OutputKept, d_out: Tensor
+    sizes: Sizes, given: OutputArguments, statistics: Sequence[Tensor], d_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of product and gate; of the parameters, one after the other in one vector."""
     product, gate, weights, dropout = given
@@ -187,35 +156,9 @@ def output_backward(
     d_gate, d_value = torch.empty_like(gate), torch.empty_like(gate)
     blocks = sizes.tile("output_backward", BLOCK_Z=sizes.pair)
     output_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        d_out, product, gate, kept.mean, kept.reciprocal, *weights,
-        *_mask_arguments(kept.keep, dropout),
+        d_out, product, gate, *statistics, *weights, *drawing(dropout),
         d_product, d_gate, d_value, standard, sizes.positions, *gate.shape[1:3],
-        HAS_DROPOUT=dropout is not None, BLOCK_C=block(sizes.hidden),
+        SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
         **sizes.constants(), **blocks,
     )  # fmt: skip
     return d_product, d_gate, output_gradients(sizes, d_value, standard, weights)
-
-
-def fill_mask(keep: Tensor, dropout: Dropout) -> None:
-    """Fill the mask from `empty_mask`.
-
-    Raises ValueError where there are more samples than a launch can have.
-    """
-    check_batch("dropout mask", keep)
-    size = keep[0].numel()
-    blocks = tile("triangle_dropout_mask", architecture(keep.device), {})
-    dropout_mask_kernel[(triton.cdiv(size, blocks["BLOCK"]), keep.shape[0])](
-        dropout.key, dropout.layer, dropout.threshold, keep, *keep.shape[2:], size,
-        SHARED=dropout.shared == 3, INT64=needs_int64(keep[0]), **blocks,
-    )  # fmt: skip
-
-
-def _mask_arguments(
-    keep: Tensor, dropout: Dropout | None
-) -> tuple[Tensor | None, int, int, int, float]:
-    """The mask; its strides along B, I and J, 0 where it is shared; what is kept is scaled by."""
-    if dropout is None:
-        return None, 0, 0, 0, 1.0
-    strides = zip(keep.shape, keep.stride(), strict=True)
-    sample, row, column, _ = (stride if size > 1 else 0 for size, stride in strides)
-    return keep, sample, row, column, dropout.factor

@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.dot import block
+from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.triangle.arguments import (
-    EPS,
     Projected,
     ProjectionGradients,
     ProjectionKept,
