@@ -98,7 +98,7 @@ print(json.dumps({
     "sampler_processor_seconds": round(ready_p - opened_p, 3),
     "imports_megabytes": before,
     "peak_megabytes": peak(),
-    "chains": len(reader), "drawn": len(sampler.keys)}))
+    "chains": len(reader), "drawn": len(sampler.probabilities)}))
 """
 _INDEX: Final = """
 from rich.console import Console

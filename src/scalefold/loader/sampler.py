@@ -7,8 +7,6 @@ of the draws, if any; the sum is over chains of one origin then.
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,17 +15,6 @@ from numpy.typing import NDArray
 from scalefold.config.schema import SamplingConfig
 from scalefold.errors import InputError
 from scalefold.features.random import unit_floats, words
-
-_COLUMNS = (
-    "chain_key",
-    "length",
-    "resolution",
-    "max_single_residue_fraction",
-    "cluster_id",
-    "cluster_size",
-)
-_DISTILLED = "is_distilled"
-"""Column in place of ``origin``, whose texts would take megabytes."""
 
 
 class TrainingSampler:
@@ -48,7 +35,7 @@ class TrainingSampler:
     Attributes
     ----------
     keys : list of str
-        Chains that passed the filters, sorted.
+        Chains that passed the filters, sorted. Made when it is asked for.
     probabilities : ndarray, shape (len(keys),), float64
         Of each chain, in each draw.
     chains : int
@@ -63,26 +50,21 @@ class TrainingSampler:
     """
 
     def __init__(self, index: pa.Table, config: SamplingConfig, seed: int) -> None:
-        # Copies are of the columns that are needed: an index may have a million rows.
-        train = index.select(list(_COLUMNS))
-        train = train.append_column(_DISTILLED, pc.equal(index["origin"], "distilled"))
-        train = train.filter(pc.equal(index["split"], "train"))
-        names = train["chain_key"].combine_chunks()
-        if not pc.all(pc.less(names[:-1], names[1:])).as_py():  # packing sorts them
-            train = train.sort_by("chain_key")
-        keys: list[str] = train["chain_key"].to_pylist()
-        if not keys:
+        names = index["chain_key"]
+        if not pc.all(pc.less_equal(names[:-1], names[1:])).as_py():  # packing sorts them
+            index = index.sort_by("chain_key")
+            names = index["chain_key"]
+        for twice in names[1:].filter(pc.equal(names[:-1], names[1:])):
+            raise InputError(f"chain {twice} is twice in the index; pack the shards again")
+        kept = pc.equal(index["split"], "train").to_numpy()
+        self.chains = int(kept.sum())
+        if not self.chains:
             raise InputError(
                 "the shards have no chain of split 'train': add some to the list data.chains, then "
                 "fetch and pack them"
             )
-        for first, second in itertools.pairwise(keys):
-            if first == second:
-                raise InputError(f"chain {first} is twice in the index; pack the shards again")
-        self.chains = len(keys)
-        kept = np.ones(len(keys), np.bool_)
         self.removed: dict[str, int] = {}
-        for name, passed in _filters(train, config):
+        for name, passed in _filters(index, config):
             self.removed[name] = int((kept & ~passed).sum())
             kept &= passed
         if not kept.any():
@@ -90,9 +72,9 @@ class TrainingSampler:
                 f"no training chain is left of {self.chains} ({self._removal()}); relax the "
                 "filters in section 'sampling', or add chains of split 'train'"
             )
-        self.keys = [key for key, keep in zip(keys, kept) if keep]
-        distilled = _is_distilled(train)[kept]
-        self.probabilities = _weights(train, config)[kept]
+        self._keys = names.filter(pa.array(kept))  # as a list, those of the PDB would take 38 MB
+        distilled = _is_distilled(index)[kept]
+        self.probabilities = _weights(index, kept, config)
         for origin, chosen, share in (
             ("experimental", ~distilled, 1.0 - config.distilled_share),
             ("distilled", distilled, config.distilled_share),
@@ -110,7 +92,12 @@ class TrainingSampler:
 
     def __str__(self) -> str:
         """How many chains are drawn, and what removed the others."""
-        return f"{len(self.keys):,} of {self.chains:,} train chains are drawn ({self._removal()})"
+        return f"{len(self._keys):,} of {self.chains:,} train chains are drawn ({self._removal()})"
+
+    @property
+    def keys(self) -> list[str]:
+        keys: list[str] = self._keys.to_pylist()
+        return keys
 
     def _removal(self) -> str:
         reasons = [f"{name}: {count:,}" for name, count in self.removed.items() if count]
@@ -120,17 +107,18 @@ class TrainingSampler:
         """Chain of a draw; any draw can be asked for at once."""
         unit = unit_floats(words(1, "sampler", self._seed, draw))[0]
         place = int(np.searchsorted(self._bounds, unit, side="right"))
-        return self.keys[min(place, len(self.keys) - 1)]  # the last bound may round below 1
+        key: str = self._keys[min(place, len(self._keys) - 1)].as_py()
+        return key  # the last bound may round below 1
 
 
-def _filters(train: pa.Table, config: SamplingConfig) -> list[tuple[str, NDArray[np.bool_]]]:
+def _filters(index: pa.Table, config: SamplingConfig) -> list[tuple[str, NDArray[np.bool_]]]:
     """Name of each filter, and which rows pass it."""
-    distilled = _is_distilled(train)  # has neither resolution nor cluster
+    distilled = _is_distilled(index)  # has neither resolution nor cluster
     # unknown is NaN here, which compares as false
-    resolution = train["resolution"].to_numpy()
+    resolution = index["resolution"].to_numpy()
     unknown = np.isnan(resolution)
-    fraction = train["max_single_residue_fraction"].to_numpy()
-    has_cluster = pc.is_valid(train["cluster_id"]).to_numpy()
+    fraction = index["max_single_residue_fraction"].to_numpy()
+    has_cluster = pc.is_valid(index["cluster_id"]).to_numpy()
     return [
         ("unknown resolution", ~unknown | distilled | config.allow_unknown_resolution),
         (
@@ -149,13 +137,16 @@ def _filters(train: pa.Table, config: SamplingConfig) -> list[tuple[str, NDArray
     ]
 
 
-def _is_distilled(train: pa.Table) -> NDArray[np.bool_]:
-    return train[_DISTILLED].to_numpy()
+def _is_distilled(index: pa.Table) -> NDArray[np.bool_]:
+    return pc.equal(index["origin"], "distilled").to_numpy()
 
 
-def _weights(train: pa.Table, config: SamplingConfig) -> NDArray[np.float64]:
+def _weights(
+    index: pa.Table, kept: NDArray[np.bool_], config: SamplingConfig
+) -> NDArray[np.float64]:
+    length, size = (index[name].to_numpy()[kept] for name in ("length", "cluster_size"))
     if config.weights == "uniform":
-        return np.ones(len(train), np.float64)
-    by_length = np.clip(train["length"].to_numpy().astype(np.float64), 256, 512) / 512
-    size = train["cluster_size"].to_numpy()  # a chain of unknown cluster is one of its own
+        return np.ones(len(size), np.float64)
+    by_length = np.clip(length.astype(np.float64), 256, 512) / 512
+    # a chain of unknown cluster is one of its own
     return by_length / (np.sqrt(size) if config.weights == "mlperf" else size)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.table import Table
@@ -62,9 +63,7 @@ def chain_counts(reader: ShardReader) -> SplitTable:
     table.add_years("released", pc.year(index["release_date"]).to_pylist())
     table.add_counts("residues", LENGTHS, index["length"].to_pylist())
     table.add_numbers("resolution, Å", RESOLUTIONS, index["resolution"].to_pylist())
-    methods = _column(reader, "chain", "method")
-    places = index.select(["chain_shard", "chain_row"]).to_pylist()
-    table.add_names("method", [methods.get((p["chain_shard"], p["chain_row"])) for p in places])
+    table.add_names("method", _column(reader, "chain", "method"))
     clusters = index["cluster_id"].is_valid().to_pylist()
     sizes = index["cluster_size"].to_pylist()
     table.add_counts(
@@ -72,40 +71,35 @@ def chain_counts(reader: ShardReader) -> SplitTable:
         CLUSTER_SIZES,
         [size if known else None for size, known in zip(sizes, clusters, strict=True)],
     )
-    places = index.select(["msa_shard", "msa_row"]).to_pylist()
     is_former = reader.manifest.schema_version == FORMER_VERSION
     hits = ("msa", "templates") if is_former else ("templates", "located")
     for what, edges, (family, column) in (
         ("alignment rows", _DEPTHS, ("msa", "num_seq")),
         ("template hits kept", _HITS, hits),
     ):
-        values = _column(reader, family, column)
-        numbers = [values.get((p["msa_shard"], p["msa_row"])) for p in places]
-        table.add_counts(what, edges, numbers, absent="none")
-    covered = {} if is_former else _column(reader, "templates", "covered")
-    lengths = index["length"].to_pylist()
+        table.add_counts(what, edges, _column(reader, family, column), absent="none")
+    covered = [None] * len(index) if is_former else _column(reader, "templates", "covered")
     shares = [
-        None
-        if (residues := covered.get((place["msa_shard"], place["msa_row"]))) is None
-        else 100 * residues // length
-        for place, length in zip(places, lengths, strict=True)
+        None if residues is None else 100 * residues // length
+        for residues, length in zip(covered, index["length"].to_pylist(), strict=True)
     ]
     absent = "unknown" if is_former else "none"
     table.add_counts("% covered by the best template", _COVERAGE, shares, absent)
     return table
 
 
-def _column(reader: ShardReader, family: str, column: str) -> dict[tuple[int, int], Any]:
-    """Return a column of all shards of a family, of lists their lengths: (shard, row) -> value."""
-    numbers = "chain_shard" if family == "chain" else "msa_shard"
-    shards = sorted(set(reader.index[numbers].drop_null().to_pylist()))
-    values = {}
-    for shard in shards:
+def _column(reader: ShardReader, family: str, column: str) -> list[Any]:
+    """Return a column of a family for each chain, of lists their lengths; None without a row."""
+    kind = "chain" if family == "chain" else "msa"
+    shards, rows = (reader.index[f"{kind}_{name}"].to_pylist() for name in ("shard", "row"))
+    values: dict[int | None, dict[int, Any]] = {None: {}}
+    for shard in sorted(set(shards) - {None}):
         file = ShardFile(reader.folder / shard_file(family, shard), family)
+        values[shard] = {}
         for row, array in enumerate(file.scan(column)):
             of_row = pc.list_value_length(array) if pa.types.is_list(array.type) else array
-            values[shard, row] = of_row[0].as_py()
-    return values
+            values[shard][row] = of_row[0].as_py()
+    return [values[shard].get(row) for shard, row in zip(shards, rows, strict=True)]
 
 
 def audit(index: pa.Table, rejected: Iterable[Rejected]) -> list[Amiss]:
@@ -135,7 +129,9 @@ def audit(index: pa.Table, rejected: Iterable[Rejected]) -> list[Amiss]:
         "training chains with a validation chain's sequence": _leaks(index, "seq_id"),
         "samples that share an alignment": _sharing(samples),
     }
-    return [Amiss(what, len(keys), keys[0] if keys else "") for what, keys in sets.items()]
+    return [
+        Amiss(what, len(keys), str(keys[0]) if len(keys) else "") for what, keys in sets.items()
+    ]
 
 
 def by_reason(rejected: Iterable[Rejected]) -> list[Reason]:
@@ -166,16 +162,15 @@ def audit_table(index: pa.Table, rejected: Sequence[Rejected]) -> Table:
     return table
 
 
-def _sharing(samples: pa.Table) -> list[str]:
+def _sharing(samples: pa.Table) -> pa.ChunkedArray:
     """Return the samples whose alignment is another's, too."""
-    columns = (samples[name].to_pylist() for name in ("msa_shard", "msa_row"))
-    places = list(zip(*columns, strict=True))
-    counts = Counter(places)
-    keys: list[str] = samples["chain_key"].to_pylist()
-    return [key for key, place in zip(keys, places, strict=True) if counts[place] > 1]
+    shard, row = (samples[name].cast(pa.int64()) for name in ("msa_shard", "msa_row"))
+    places = pc.add(pc.multiply(shard, 2**32), row).to_numpy()
+    _, number, counts = np.unique(places, return_inverse=True, return_counts=True)
+    return _keys(samples, pa.array(counts[number] > 1))
 
 
-def _leaks(index: pa.Table, column: str) -> list[str]:
+def _leaks(index: pa.Table, column: str) -> pa.ChunkedArray:
     """Return the training chains with a value that a validation chain has, too."""
     train = index.filter(pc.equal(index["split"], "train"))
     validation = index.filter(pc.equal(index["split"], "validation"))
@@ -183,6 +178,5 @@ def _leaks(index: pa.Table, column: str) -> list[str]:
     return _keys(train, pc.is_in(train[column], value_set=held, skip_nulls=True))
 
 
-def _keys(table: pa.Table, chosen: pa.ChunkedArray) -> list[str]:
-    keys: list[str] = table["chain_key"].filter(chosen).to_pylist()
-    return keys
+def _keys(table: pa.Table, chosen: pa.ChunkedArray) -> pa.ChunkedArray:
+    return table["chain_key"].filter(chosen)

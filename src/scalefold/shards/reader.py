@@ -7,10 +7,10 @@ and when they are first read.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -65,9 +65,8 @@ class ShardReader:
         self.manifest = Manifest.read(folder)
         self.manifest.check_bytes(folder, INDEX_FILE)
         self.index: pa.Table = ShardFile(folder / INDEX_FILE, "index").table().combine_chunks()
-        keys = self.index["chain_key"].cast(pa.binary())
-        self._keys = np.array(keys.to_pylist(), np.bytes_)
-        if (self._keys[1:] <= self._keys[:-1]).any():
+        self._keys = self.index["chain_key"]
+        if pc.any(pc.less_equal(self._keys[1:], self._keys[:-1])).as_py():
             raise InputError(
                 f"{folder / INDEX_FILE}: chain keys are not unique and sorted. Run "
                 "`scalefold pack` again."
@@ -175,9 +174,9 @@ class ShardReader:
         return PartialChain.of(known, lambda: vars(self.chain(chain_key)))
 
     def _find(self, chain_key: str) -> int | None:
-        encoded = np.bytes_(chain_key.encode())
-        row = int(np.searchsorted(self._keys, encoded))
-        return row if row < len(self._keys) and self._keys[row] == encoded else None
+        row = bisect_left(self._keys, chain_key, key=pa.StringScalar.as_py)
+        is_there = row < len(self._keys) and self._keys[row].as_py() == chain_key
+        return row if is_there else None
 
     def _facts(self, chain_key: str) -> _IndexRow:
         """Return the index row of a chain."""

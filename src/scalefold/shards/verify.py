@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -26,6 +26,8 @@ from scalefold.shards.schema import INDEX_FILE, SCHEMAS, bucket_file, shard_file
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.summary import check_summary
 
+_AT_A_TIME: Final = 1000
+"""Rows of the index that are Python's objects at the same time."""
 _FIX: Final = "Files of two runs may be mixed: pack again."
 
 
@@ -64,7 +66,7 @@ def verify(folder: Path) -> list[Problem]:
                 unread.add(facts.file)
     problems += _summaries(folder, manifest)
     index = _index(folder, problems)
-    sound = _SoundRows(folder, {facts["chain_key"] for facts in index})
+    sound = _SoundRows(folder, set(index["chain_key"].to_pylist()))
     for facts in manifest.files:  # by name: chains come first, templates last
         family, bucket = bucket_file(facts.file) or ("", 0)
         if family not in SCHEMAS or facts.file in unread:
@@ -163,13 +165,13 @@ def _summaries(folder: Path, manifest: Manifest) -> Iterator[Problem]:
                 yield Problem(Path(facts.file).with_suffix(".json").name, str(error))
 
 
-def _index(folder: Path, problems: list[Problem]) -> list[dict[str, Any]]:
+def _index(folder: Path, problems: list[Problem]) -> pa.Table:
     try:
-        return ShardFile(folder / INDEX_FILE, "index").table().to_pylist()
+        return ShardFile(folder / INDEX_FILE, "index").table()
     except InputError as error:
         if not any(problem.file == INDEX_FILE for problem in problems):
             problems.append(Problem(INDEX_FILE, str(error)))
-        return []
+        return SCHEMAS["index"].empty_table()
 
 
 def _rows(
@@ -194,9 +196,9 @@ def _rows(
         yield row, batch
 
 
-def _references(index: list[dict[str, Any]], sound: _SoundRows) -> Iterator[Problem]:
+def _references(index: pa.Table, sound: _SoundRows) -> Iterator[Problem]:
     chains, alignments = sound.chains, sound.alignments
-    for facts in index:
+    for facts in (row for batch in index.to_batches(_AT_A_TIME) for row in batch.to_pylist()):
         key, expected = facts["chain_key"], (facts["chain_key"], facts["seq_id"], facts["length"])
         place = (facts["chain_shard"], facts["chain_row"])
         if place not in chains:

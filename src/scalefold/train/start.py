@@ -195,6 +195,6 @@ def _session_facts(sampler: TrainingSampler, mesh: Mesh, device: torch.device) -
         "processes": mesh.world.size,
         "processes_a_sample": mesh.dap.size,
         "train_chains": sampler.chains,
-        "train_chains_drawn": len(sampler.keys),
+        "train_chains_drawn": len(sampler.probabilities),
         **made_with(device),
     }
