@@ -193,7 +193,7 @@ def pack(
         if manifest.num_sharing > 0:
             typer.echo(
                 f"{manifest.num_sharing:>10,}  chains that use the alignment of another of the "
-                "same sequence; files of their own are not read"
+                "same sequence; their own files are ignored"
             )
         if manifest.counts["chains set aside"]:
             typer.echo(f"{out / REJECTED_FILE} says why chains were set aside", err=True)

@@ -55,7 +55,7 @@ def _tried(folder: Path) -> Iterator[Finding]:
         (folder / "lock").open("x").close()
         yield Finding("lock", "one file can be created twice: training may start twice", wrong=True)
     except FileExistsError:
-        yield Finding("lock", "no file can be created twice")
+        yield Finding("lock", "exclusive creation of files works")
     before = time.time()
     (folder / "clock").touch()
     after, stamp = time.time(), (folder / "clock").stat().st_mtime

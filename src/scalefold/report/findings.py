@@ -172,7 +172,7 @@ def _geometry(files: RunResults) -> Iterator[str]:
                 "single ones."
             )
         else:
-            advice = "The violation loss is for this; AlphaFold2 uses it in fine-tuning."
+            advice = "The violation loss addresses this; AlphaFold2 uses it in fine-tuning."
         yield (
             f"{100 * broken / bonds:.0f}% of the peptide bonds are broken in the last evaluation. "
             f"{advice}"
