@@ -488,7 +488,7 @@ def test_an_evaluation_that_lacks_chains_says_so_and_is_done(
         "skipped": [],
         "failed": lost,
     }
-    monkeypatch.setattr("scalefold.evaluate.evaluate_weights", lambda *_, **__: result)
+    monkeypatch.setattr("scalefold.evaluate.run.evaluate_weights", lambda *_, **__: result)
     out = tmp_path / "e.json"
     done = run("evaluate", str(tmp_path), "-c", DEMO, "--shards", SHARDS, "--out", str(out))
     assert done.exit_code == 0
