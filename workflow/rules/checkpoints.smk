@@ -67,10 +67,10 @@ def ready_mark(wildcards):
 def last_mark(wildcards):
     """The mark of the checkpoint that a training ends with."""
     key = wildcards.key
-    return mark_of(key, checkpoint(key, TRAININGS[key].training.steps))
+    return mark_of(key, checkpoint_folder(key, TRAININGS[key].training.steps))
 
 
-def checkpoint(key, step):
+def checkpoint_folder(key, step):
     return CHECKPOINT.format(key=key, step=f"{step:08d}")
 
 
@@ -107,7 +107,7 @@ def to_evaluate(key):
     return not has_ended(key) or not all(
         is_evaluated(
             Path(evaluation(key, step)),
-            Path(f"{checkpoint(key, step)}.ready"),
+            Path(f"{checkpoint_folder(key, step)}.ready"),
             config.evaluation,
         )
         for step in steps
