@@ -1,8 +1,9 @@
 """What `test_push` starts: exchanges by push beside those by collectives, forward and backward.
 
 Started as ``torchrun -m tests.parity.push_runs <folder> <device type>``. On CPUs the kernel runs in
-Triton's interpreter, and the memory that ranks write to is a file of the folder that all map.
-Elements are small integers, so that sums are exact in bfloat16 and all results are equal.
+Triton's interpreter, and the memory that ranks write to is a file of the folder that all map. Ranks
+share GPUs if there are fewer. The collectives run on the CPU. Elements are small integers, so that
+sums are exact in bfloat16 and all results are equal.
 """
 
 from __future__ import annotations
@@ -71,12 +72,13 @@ def compare(ranks: MeshRanks, push: Push, device: torch.device) -> None:
     for dtype in (torch.bfloat16, torch.float32):
         for name, shape, order, operation in cases(ranks.size):
             in_memory = [shape[dim] for dim in order]
-            x = torch.randint(-9, 10, in_memory, generator=draws).to(device, dtype)
+            x = torch.randint(-9, 10, in_memory, generator=draws).to(dtype)
             x = x.permute([order.index(dim) for dim in range(len(order))])
             expected, wanted = result_and_gradient(collecting, operation, x, None)
-            result, gradient = result_and_gradient(pushing, operation, x, expected)
-            assert torch.equal(result, expected), f"result of {name} in {dtype}"
-            assert torch.equal(gradient, wanted), f"gradient of {name} in {dtype}"
+            like = expected.to(device)
+            result, gradient = result_and_gradient(pushing, operation, x.to(device), like)
+            assert torch.equal(result.cpu(), expected), f"result of {name} in {dtype}"
+            assert torch.equal(gradient.cpu(), wanted), f"gradient of {name} in {dtype}"
 
 
 def replay(push: Push, device: torch.device) -> None:
@@ -122,18 +124,19 @@ def main(folder: Path, device_type: str) -> None:
     """Run on this rank."""
     place = find_place()
     assert place is not None
-    device = torch.device("cpu")
-    if device_type == "cuda":
-        device = torch.device("cuda", place.local_rank)
-        torch.cuda.set_device(device)
-    with joined(place, lambda: device) as (mesh, _):
-        assert isinstance(mesh.world, MeshRanks)
+    cpu = torch.device("cpu")
+    with joined(place, lambda: cpu) as (mesh, _):
+        ranks = mesh.world
+        assert isinstance(ranks, MeshRanks)
         if device_type == "cpu":
-            compare(mesh.world, in_files(folder, mesh.world), device)
+            compare(ranks, in_files(folder, ranks), cpu)
             return
-        assert why_not_push(mesh.world, device) is None
-        push = push_between(mesh.world, device)
-        compare(mesh.world, push, device)
+        num_gpus = torch.cuda.device_count()
+        device = torch.device("cuda", place.local_rank % num_gpus)
+        torch.cuda.set_device(device)
+        assert num_gpus < ranks.size or why_not_push(ranks, device) is None
+        push = push_between(ranks, device)
+        compare(ranks, push, device)
         replay(push, device)
 
 

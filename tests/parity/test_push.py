@@ -33,3 +33,9 @@ def test_on_gpus(tmp_path: Path, num_ranks: int) -> None:
     if torch.cuda.device_count() < num_ranks:
         pytest.skip(f"needs {num_ranks} GPUs")
     run(tmp_path, num_ranks, "cuda")
+
+
+@pytest.mark.gpu
+def test_on_one_gpu(tmp_path: Path) -> None:
+    alone = {"CUDA_VISIBLE_DEVICES": "0", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"}
+    run(tmp_path, 2, "cuda", **alone)
