@@ -239,7 +239,9 @@ class TrainingConfig(Section):
         "dead, until the first step is made, and while the last checkpoint is written.",
     )
     exchange_timeout_seconds: Positive = Field(
-        120, le=86_400, description="The same from the first step on."
+        80,
+        le=86_400,
+        description="The same from the first step on. torchrun takes half a minute more to end them.",
     )
     initial_weights: WrittenPath | None = Field(None, description="Start from these weights.")
     trainable: Annotated[list[str], Field(min_length=1)] | None = Field(
