@@ -69,7 +69,8 @@ def step_gradient(parts: TrainingParts, passes: list[Features], clip_norm: float
     numbers = parts.step([passes], 0.0)
     require_finite(numbers)
     # Adam's first moment is a fixed part of the mean gradient.
-    named = parameters.by_name(parts.optimiser.first_moment)
+    moment = next(tensor for name, tensor in parts.state.whole() if name == "first_moment")
+    named = parameters.by_name(moment)
     gradient = torch.cat([named[name].flatten() for name in sorted(named)])
     return gradient / clip_scale(numbers.gradient_norm, clip_norm)
 

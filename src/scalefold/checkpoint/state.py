@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,39 +22,64 @@ class TrainingState:
     """Weights, their average, and the optimiser's moments and counters, where they are in use.
 
     Average and moments may be sharded among ``owners``: all ranks have the weights, and each one
-    part of these. All owners call `shard`, `unshard` and `whole` together.
+    part of these. All owners call `shard`, `unshard` and `whole` together. With ``on_host``, what
+    may be sharded waits in the host's memory from update to update.
     """
 
     parameters: FlatParameters
     optimiser: Adam
     average: WeightAverage
     owners: Ranks = ALONE
+    on_host: bool = False
 
     def shard(self) -> None:
-        """Keep this rank's part."""
-        self._replace(lambda whole: self.owners.part(whole).clone())
+        """Keep this rank's part, where it waits."""
+        if self.owners.size > 1 or self.on_host:
+            self._replace(lambda whole: self._waiting(self.owners.part(whole)))
 
     def unshard(self) -> None:
-        """Have all of it on each rank, as before `shard`."""
-        self._replace(lambda part: self._gathered(part, torch.zeros_like(self.parameters.master)))
+        """Have all of it on each rank's device, as before `shard`."""
+        if self.owners.size > 1 or self.on_host:
+            weights = self.parameters.master
+            self._replace(lambda part: self._gathered(part, torch.zeros_like(weights)))
+
+    @contextlib.contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Around an update: what waits on the host is on the device. Nothing waits for copies."""
+        if not self.on_host:
+            yield
+            return
+        device = self.parameters.master.device
+        host = iter(self._replace(lambda part: part.to(device, non_blocking=True)))
+        yield
+        self._replace(lambda updated: next(host).copy_(updated, non_blocking=True))
 
     def whole(self) -> Iterator[tuple[str, Tensor]]:
         """All of it, by name; a tensor that is sharded is whole until the next is asked for.
 
         It is gathered in the buffer of gradients, which nobody needs between steps.
         """
+        device = self.parameters.master.device
+        if self.on_host and device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # the update's copies are complete
         for name, tensor in self.tensors().items():
             sharded = self.owners.size > 1 and tensor.dim() and name != "weights"
             yield name, self._gathered(tensor, self.parameters.gradient) if sharded else tensor
         if self.owners.size > 1:
             self.parameters.zero_gradient()
 
-    def _replace(self, change: Callable[[Tensor], Tensor]) -> None:
-        if self.owners.size > 1:
-            optimiser, average = self.optimiser, self.average
-            optimiser.first_moment = change(optimiser.first_moment)
-            optimiser.second_moment = change(optimiser.second_moment)
-            average.average = change(average.average)
+    def _replace(self, change: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        """Change what may be sharded; return what it was."""
+        optimiser, average = self.optimiser, self.average
+        before = [optimiser.first_moment, optimiser.second_moment, average.average]
+        optimiser.first_moment, optimiser.second_moment, average.average = map(change, before)
+        return before
+
+    def _waiting(self, part: Tensor) -> Tensor:
+        """A copy of a part, where it waits; a GPU reads and writes it there by itself."""
+        if not self.on_host:
+            return part.clone()
+        return torch.empty_like(part, device="cpu", pin_memory=part.is_cuda).copy_(part)
 
     def _gathered(self, part: Tensor, into: Tensor) -> Tensor:
         self.owners.part(into).copy_(part)

@@ -210,8 +210,8 @@ class TrainingConfig(Section):
         "auto",
         description="Activation checkpointing: what backward computes again to save memory. none: "
         "nothing; selective: projections (half the memory, 4 % slower); full: all but the blocks' "
-        "inputs; offload: the same, and the inputs wait in the host's memory (least memory, "
-        "slowest); auto: the first that fits.",
+        "inputs; offload: the same, and the inputs, Adam's moments and the averaged weights wait "
+        "in the host's memory (least memory, slowest); auto: the first that fits.",
     )
     checkpoint_every: Positive = Field(500, description="Steps between published checkpoints.")
     keep_checkpoints: NonNegative = Field(0, description="Newest kept; 0 keeps all.")
@@ -241,7 +241,7 @@ class TrainingConfig(Section):
     exchange_timeout_seconds: Positive = Field(
         80,
         le=86_400,
-        description="The same from the first step on. torchrun takes half a minute more to end them.",
+        description="The same from the first step on. torchrun then takes half a minute more.",
     )
     initial_weights: WrittenPath | None = Field(None, description="Start from these weights.")
     trainable: Annotated[list[str], Field(min_length=1)] | None = Field(

@@ -24,7 +24,7 @@ MODES: Final[tuple[ActivationCheckpointing, ...]] = ("none", "selective", "full"
 _BYTES_A_PARAMETER: Final = 4 * 3 + 2 * 2
 """Master weight, gradient, its sum in float32; working copy, gradient in bfloat16."""
 _BYTES_DIVIDED: Final = 4 * 3
-"""Two moments, average: what processes may divide."""
+"""Two moments, average: what processes may divide, and what waits on the host with offload."""
 _RESERVE: Final = 0.15
 """Part of the need: scratch space of kernels, gaps between tensors."""
 _BESIDES: Final = 2**30
@@ -137,7 +137,8 @@ def peak_bytes(
     """
     with FakeTensorMode():
         parameters = sum(p.numel() for p in AlphaFold(config.model).parameters())
-    state = parameters * (_BYTES_A_PARAMETER + _BYTES_DIVIDED // owners)
+    divided = 0 if checkpointing == "offload" else _BYTES_DIVIDED // owners
+    state = parameters * (_BYTES_A_PARAMETER + divided)
     return pass_memory(config, ops, checkpointing, degree).peak + state
 
 

@@ -109,11 +109,11 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     parameters = FlatParameters(model, narrow_parameters(precision), gather=gather)
 
     # 5. Optimiser and weight averaging, over the master buffers; each rank has all of their state,
-    # or a part.
+    # or a part, on the device or on the host.
     optimiser = Adam(parameters.master, config.optimiser, compiled)
     average = WeightAverage(parameters.master, config.optimiser)
     _check_divisible(parameters, owners)
-    state = TrainingState(parameters, optimiser, average, owners)
+    state = TrainingState(parameters, optimiser, average, owners, checkpointing == "offload")
     state.shard()
 
     # 6. The mean gradient of the ranks: on its way while backward runs, or after a replayed graph.

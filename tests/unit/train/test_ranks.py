@@ -68,13 +68,14 @@ def test_two_ranks_equal_one(trainings: Trainings, alone: Path, tmp_path: Path) 
 def test_ranks_that_divide_the_state_write_and_read_any_checkpoint(
     trainings: Trainings, alone: Path, tmp_path: Path
 ) -> None:
-    """Of a run whose ranks divide it, then do not, then divide it again."""
+    """Of a run whose ranks divide it, then do not but offload it, then divide and offload it."""
     out, whole = tmp_path / "out", trainings.tree
     divided = merge(whole, {"parallel": {"shard_optimiser": True}})
+    offload = {"training": {"recomputation": "offload"}}
     for tree, size, fault in (
         (divided, 2, [{"step": 4, "what": "SIGKILL", "after": 2}]),
-        (whole, 1, [{"step": 6, "what": "SIGKILL", "after": 4}]),
-        (divided, 2, []),
+        (merge(whole, offload), 1, [{"step": 6, "what": "SIGKILL", "after": 4}]),
+        (merge(divided, offload), 2, []),
     ):
         trainings.tree = tree
         code, output = trainings.run(out, size, *fault)
