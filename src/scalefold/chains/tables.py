@@ -89,10 +89,11 @@ def read_mlperf_table(path: Path) -> Iterator[Candidate]:
         A column is missing, or a line cannot be split.
     """
     rows = csv.DictReader(read_lines(path))
-    missing = set(MLPERF_COLUMNS) - set(rows.fieldnames or ())
-    if missing:
-        raise InputError(f"{path}: has no column {', '.join(sorted(missing))}. Name another file.")
     try:
+        missing = set(MLPERF_COLUMNS) - set(rows.fieldnames or ())
+        if missing:
+            columns = ", ".join(sorted(missing))
+            raise InputError(f"{path}: has no column {columns}. Name another file.")
         for row in rows:
             cluster = row["pdb_cluster_id"] or "-1"
             yield Candidate(
@@ -104,4 +105,4 @@ def read_mlperf_table(path: Path) -> Iterator[Candidate]:
                 cluster=None if cluster == "-1" else f"mlperf_{cluster}",
             )
     except csv.Error as error:
-        raise InputError(f"{path}: line {rows.line_num}: {error}. Download it again.") from error
+        raise InputError(f"{path}: line {rows.line_num + 1}: {error}. Download it again.") from error

@@ -28,6 +28,11 @@ from scalefold.shards.summary import check_summary
 
 _AT_A_TIME: Final = 1000
 """Rows of the index that are Python's objects at the same time."""
+_REFERENCES: Final = (
+    *("chain_key", "seq_id", "length"),
+    *("chain_shard", "chain_row", "msa_shard", "msa_row"),
+)
+"""Columns of the index that lead to rows, or say what they hold."""
 _FIX: Final = "Files of two runs may be mixed: pack again."
 
 
@@ -198,7 +203,9 @@ def _rows(
 
 def _references(index: pa.Table, sound: _SoundRows) -> Iterator[Problem]:
     chains, alignments = sound.chains, sound.alignments
-    for facts in (row for batch in index.to_batches(_AT_A_TIME) for row in batch.to_pylist()):
+    # Not the dates: of a damaged index, Python has no such day.
+    batches = index.select(_REFERENCES).to_batches(_AT_A_TIME)
+    for facts in (row for batch in batches for row in batch.to_pylist()):
         key, expected = facts["chain_key"], (facts["chain_key"], facts["seq_id"], facts["length"])
         place = (facts["chain_shard"], facts["chain_row"])
         if place not in chains:

@@ -15,6 +15,7 @@ from tests.unit.shards.conftest import Workplace
 from scalefold.chains import folders
 from scalefold.chains.candidates import Candidate
 from scalefold.chains.sources import read_sources, recognise
+from scalefold.chains.tables import MLPERF_COLUMNS
 from scalefold.errors import InputError
 from scalefold.raw.json_items import json_items
 
@@ -159,6 +160,14 @@ def test_mlperfs_table(tmp_path: Path) -> None:
     assert chains["7ny6_A"].label == "A;C"
     assert chains["1abc_NA"].cluster is None
     assert chains["1abc_NA"].resolution is None
+
+
+def test_a_damaged_first_line_of_mlperfs_table_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "chains.csv"
+    columns = ",".join(MLPERF_COLUMNS)
+    path.write_text(f"{columns},note\rs\n")
+    with pytest.raises(InputError, match=r"chains\.csv: line"):
+        read_sources([path], jobs=1)
 
 
 def test_structures_that_cannot_be_read_are_passed_over(demo_wwpdb: Path, tmp_path: Path) -> None:

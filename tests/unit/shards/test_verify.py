@@ -85,6 +85,17 @@ def test_truncated_file_is_found(demo_copy):
     assert any("not a complete Arrow file" in message for message in messages)
 
 
+def test_a_damaged_day_of_the_index_is_found(demo_copy):
+    path = demo_copy.out / "index.arrow"
+    days = ShardReader(demo_copy.out).index["release_date"].combine_chunks()
+    known = days.is_valid().to_pylist().index(True)
+    content = bytearray(path.read_bytes())
+    start = content.index(days.buffers()[1].to_pybytes())
+    content[start + 4 * known + 3] ^= 0x40  # three million years later
+    path.write_bytes(content)
+    assert [problem.file for problem in verify(demo_copy.out)] == [path.name]
+
+
 def test_swapped_files_are_found(demo_copy, tmp_path):
     a, b = (demo_copy.out / f"chain-0000{i}.arrow" for i in (0, 2))
     shutil.move(a, tmp_path / "a")
