@@ -118,7 +118,13 @@ def _warm_up(work: Callable[[], object]) -> None:
 def _capture(work: Callable[[], _Returned], pool: Any) -> tuple[torch.cuda.CUDAGraph, _Returned]:
     """Capture some work as a CUDA graph; what it returns is overwritten by each replay."""
     graph = torch.cuda.CUDAGraph()
-    # Other threads may use the GPU meanwhile, for features for example.
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        returned = work()
+    try:
+        # Other threads may use the GPU meanwhile, for features for example.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            returned = work()
+    except RuntimeError as error:
+        # Copies of offloaded inputs are still under way, which the end of a capture complains of.
+        if isinstance(error.__context__, torch.OutOfMemoryError):
+            raise error.__context__ from None
+        raise
     return graph, returned
