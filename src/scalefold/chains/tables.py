@@ -105,4 +105,5 @@ def read_mlperf_table(path: Path) -> Iterator[Candidate]:
                 cluster=None if cluster == "-1" else f"mlperf_{cluster}",
             )
     except csv.Error as error:
-        raise InputError(f"{path}: line {rows.line_num + 1}: {error}. Download it again.") from error
+        line = rows.line_num + 1
+        raise InputError(f"{path}: line {line}: {error}. Download it again.") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from scalefold.optim.averaging import WeightAverage
+from scalefold.optim.on_host import to_host
 from scalefold.optim.optimiser import Adam
 from scalefold.optim.parameters import FlatParameters
 from scalefold.parallel import ALONE, Ranks
@@ -35,24 +35,14 @@ class TrainingState:
     def shard(self) -> None:
         """Keep this rank's part, where it waits."""
         if self.owners.size > 1 or self.on_host:
-            self._replace(lambda whole: self._waiting(self.owners.part(whole)))
+            keep = to_host if self.on_host else torch.clone
+            self._replace(lambda whole: keep(self.owners.part(whole)))
 
     def unshard(self) -> None:
         """Have all of it on each rank's device, as before `shard`."""
         if self.owners.size > 1 or self.on_host:
             weights = self.parameters.master
             self._replace(lambda part: self._gathered(part, torch.zeros_like(weights)))
-
-    @contextlib.contextmanager
-    def on_device(self) -> Iterator[None]:
-        """Around an update: what waits on the host is on the device. Nothing waits for copies."""
-        if not self.on_host:
-            yield
-            return
-        device = self.parameters.master.device
-        host = iter(self._replace(lambda part: part.to(device, non_blocking=True)))
-        yield
-        self._replace(lambda updated: next(host).copy_(updated, non_blocking=True))
 
     def whole(self) -> Iterator[tuple[str, Tensor]]:
         """All of it, by name; a tensor that is sharded is whole until the next is asked for.
@@ -68,18 +58,11 @@ class TrainingState:
         if self.owners.size > 1:
             self.parameters.zero_gradient()
 
-    def _replace(self, change: Callable[[Tensor], Tensor]) -> list[Tensor]:
-        """Change what may be sharded; return what it was."""
+    def _replace(self, change: Callable[[Tensor], Tensor]) -> None:
         optimiser, average = self.optimiser, self.average
-        before = [optimiser.first_moment, optimiser.second_moment, average.average]
-        optimiser.first_moment, optimiser.second_moment, average.average = map(change, before)
-        return before
-
-    def _waiting(self, part: Tensor) -> Tensor:
-        """A copy of a part, where it waits; a GPU reads and writes it there by itself."""
-        if not self.on_host:
-            return part.clone()
-        return torch.empty_like(part, device="cpu", pin_memory=part.is_cuda).copy_(part)
+        optimiser.first_moment = change(optimiser.first_moment)
+        optimiser.second_moment = change(optimiser.second_moment)
+        average.average = change(average.average)
 
     def _gathered(self, part: Tensor, into: Tensor) -> Tensor:
         self.owners.part(into).copy_(part)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from scalefold.config.schema import OptimiserConfig
+from scalefold.optim.on_host import on_device
 
 
 class WeightAverage:
@@ -50,5 +51,6 @@ class WeightAverage:
         """
         share = torch.where(self.updates > 0, self.share, self.first_share)
         active = finite.to(torch.float64)
-        self.average.lerp_(weights, (share * active).float())
+        for part, (average,) in on_device([self.average], weights.device):
+            average.lerp_(weights[part], (share * active).float())
         self.updates += active

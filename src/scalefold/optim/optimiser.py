@@ -14,6 +14,7 @@ from torch import Tensor
 
 from scalefold.config.schema import OptimiserConfig
 from scalefold.model.assembly import as_written
+from scalefold.optim.on_host import on_device
 
 
 class Adam:
@@ -63,11 +64,7 @@ class Adam:
         updates = self.updates.clamp(min=1.0)  # before the first, the corrections are 0
         correction1 = 1.0 - torch.pow(self._beta1, updates)
         correction2 = 1.0 - torch.pow(self._beta2, updates)
-        self._apply(
-            weights,
-            gradient,
-            self.first_moment,
-            self.second_moment,
+        numbers = (
             finite,
             ((1.0 - self._beta1) * active).float(),
             ((1.0 - self._beta2) * active).float(),
@@ -75,6 +72,9 @@ class Adam:
             (rate * active / correction1).float(),
             self._eps,
         )
+        moments = [self.first_moment, self.second_moment]
+        for part, (first, second) in on_device(moments, weights.device):
+            self._apply(weights[part], gradient[part], first, second, *numbers)
 
 
 def _apply(

@@ -117,8 +117,7 @@ class TrainingStep:
         """
         parameters, owners = self._state.parameters, self._state.owners
         weights = owners.part(parameters.master)
-        with self._state.on_device():
-            self._state.optimiser.update(weights, owners.part(gradient), rate, finite)
-            self._state.average.update(weights, finite)
+        self._state.optimiser.update(weights, owners.part(gradient), rate, finite)
+        self._state.average.update(weights, finite)
         owners.all_gather_parts(parameters.master)
         parameters.update_working_copy()

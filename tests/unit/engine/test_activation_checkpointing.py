@@ -198,8 +198,10 @@ def test_passes_without_gradient_are_left_alone(micro: Config) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("graphs", [False, True])
 def test_state_after_steps_on_a_gpu_is_the_same_to_the_bit(
-    micro_tree: dict[str, Any], shards: Path, graphs: bool
+    micro_tree: dict[str, Any], shards: Path, graphs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("scalefold.optim.on_host._PIECE", 5_000)
+
     def state(checkpointing: ActivationCheckpointing) -> Tensor:
         settings = {"recomputation": checkpointing, "precision": "bf16", "cuda_graphs": graphs}
         config = make_config(merge(micro_tree, {"training": settings | {"deterministic": True}}))
