@@ -159,7 +159,7 @@ def config_hash(config: Config) -> str:
 
 
 def json_schema() -> str:
-    """JSON schema of the configuration file, for editors and for Snakemake."""
+    """JSON schema of the configuration file, for editors."""
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["properties"]["preset"]["enum"] = preset_names()
