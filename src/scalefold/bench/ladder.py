@@ -120,8 +120,6 @@ def bench_ladder(
     parts : sequence of Path
         Files of other calls, by the same code on the same kind of device, whose rungs are taken
         over: several GPUs can share the work.
-    device : torch.device
-    console : Console
 
     Raises
     ------

@@ -46,7 +46,6 @@ def bench_step(
 
     Parameters
     ----------
-    config : Config
     shards : Path
         Where the samples come from.
     out : Path
@@ -58,8 +57,6 @@ def bench_step(
         Steps of each recycling count are repeated for about this long; the median counts.
     memory_gib : sequence of float
         Limits of torch's memory, as on smaller GPUs, one after the other. Empty for no limit.
-    device : torch.device
-    console : Console
 
     Raises
     ------

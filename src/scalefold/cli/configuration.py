@@ -203,9 +203,7 @@ def key(config: ConfigFiles, set_: Overrides = None) -> None:
         typer.echo(f"{run_key(one)} {name}".rstrip())
 
 
-@app.command(
-    epilog="Example: [cyan]scalefold config schema -o config.schema.json[/]"
-)
+@app.command(epilog="Example: [cyan]scalefold config schema -o config.schema.json[/]")
 def schema(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it here.")

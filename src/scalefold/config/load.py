@@ -129,7 +129,6 @@ def preset_config(name: str, overrides: Mapping[str, Any] | None = None) -> Conf
 
     Parameters
     ----------
-    name : str
     overrides : mapping, optional
         Laid over the preset, nested as in a configuration file.
 

@@ -45,7 +45,6 @@ def chains_of_mean(evaluation: Mapping[str, Any], split: str) -> str:
     ----------
     evaluation : mapping
         See ``evaluate_weights``.
-    split : str
 
     Returns
     -------
@@ -81,7 +80,6 @@ def reached_target(evaluation: Mapping[str, Any], settings: EvaluationConfig) ->
     ----------
     evaluation : mapping
         See ``evaluate_weights``.
-    settings : EvaluationConfig
     """
     split, target = settings.splits[0], settings.target_lddt
     value: float | None = evaluation["mean"].get(split, {}).get("lddt_ca")

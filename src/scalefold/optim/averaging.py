@@ -20,7 +20,6 @@ class WeightAverage:
     ----------
     weights : Tensor, shape (P,), float32
         Initial weights.
-    config : OptimiserConfig
 
     Attributes
     ----------

@@ -51,7 +51,6 @@ class Outcome:
 
     Attributes
     ----------
-    name : str
     length : int or None
         None where there is no sequence.
     fate : str
@@ -100,7 +99,6 @@ def predict_targets(
     ----------
     targets : sequence of Target
         Of different names.
-    members : sequence of Member
     out : Path
         Gets a folder for each target, and ``predictions.tsv``. A target whose folder is there
         already, from the same sequence, alignment, weights and settings, is left as it is.
