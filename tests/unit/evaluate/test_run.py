@@ -14,6 +14,7 @@ import gemmi
 import pytest
 import torch
 from rich.console import Console
+from tests.example import set_example_weights
 
 from scalefold.checkpoint.read import load_weights
 from scalefold.checkpoint.write import save
@@ -29,7 +30,6 @@ from scalefold.features.query import Query
 from scalefold.fetch.run import fetch
 from scalefold.model import AlphaFold, Previous
 from scalefold.model.confidence import plddt
-from scalefold.model.example import set_example_weights
 from scalefold.predict.predictor import Prediction
 from scalefold.progress import LiveLine
 from scalefold.raw.chains import read_chains
