@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from scalefold.config.mirror_roots import local_folder, rsync_module
 from scalefold.fetch.chain_files import RawFile
 from scalefold.fetch.mirrors import Downloader
+from scalefold.progress import LiveLine
 
 
 def pull_files(
@@ -49,16 +50,13 @@ def pull_files(
         }
         if not names:
             continue
-        place = folder / hashlib.sha256(root.encode()).hexdigest()[:12]
-        with Progress(
-            TextColumn("rsync"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console or Console(stderr=True),
-        ) as progress:
-            task = progress.add_task("rsync", total=len(names))
-            downloader.pull(root, sorted(names), place, partial(progress.advance, task))
+        with LiveLine("rsync", len(names), console or Console(stderr=True), 0, 30.0) as line:
+            place = folder / hashlib.sha256(root.encode()).hexdigest()[:12]
+            downloader.pull(root, sorted(names), place, partial(_advance, line, itertools.count(1)))
+
+
+def _advance(line: LiveLine, count: Iterator[int]) -> None:
+    line.show(next(count), "")
 
 
 def _is_had_before(file: RawFile, root: str, downloader: Downloader) -> bool:
