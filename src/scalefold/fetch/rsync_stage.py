@@ -16,9 +16,7 @@ from scalefold.fetch.mirrors import Downloader
 from scalefold.progress import LiveLine
 
 
-def pull_files(
-    files: Sequence[RawFile], downloader: Downloader, folder: Path, console: Console | None
-) -> None:
+def pull_files(files: Sequence[RawFile], downloader: Downloader, folder: Path) -> None:
     """Fetch missing files from their rsync mirrors, for ``downloader`` to take.
 
     A mirror is asked for the files that no earlier mirror has. Only folders and other rsync mirrors
@@ -32,8 +30,6 @@ def pull_files(
         Its `pulled` is filled.
     folder
         Where the files wait. It stays after an interruption, and the next call resumes from it.
-    console
-        Where progress is shown; default: standard error.
 
     Raises
     ------
@@ -50,7 +46,7 @@ def pull_files(
         }
         if not names:
             continue
-        with LiveLine("rsync", len(names), console or Console(stderr=True), 0, 30.0) as line:
+        with LiveLine("rsync", len(names), Console(stderr=True), 0, 30.0) as line:
             place = folder / hashlib.sha256(root.encode()).hexdigest()[:12]
             downloader.pull(root, sorted(names), place, partial(_advance, line, itertools.count(1)))
 

@@ -46,7 +46,6 @@ def fetch(
     bucket: int | None = None,
     shared: SharedAlignments | None = None,
     downloader: Downloader | None = None,
-    console: Console | None = None,
 ) -> FetchSummary:
     """Bring all raw files of ``chains`` into ``out``.
 
@@ -71,8 +70,6 @@ def fetch(
         Which chains ask for alignments that they share; default: each asks for its own.
     downloader
         Default: a new one with its standard patience.
-    console
-        Where progress is shown; default: standard error.
 
     Raises
     ------
@@ -96,8 +93,8 @@ def fetch(
     results: dict[Path, FetchedFile | UnavailableError] = {}
     staging = out / f".rsync{tag}"
     try:
-        pull_files(list(jobs.values()), downloader, staging, console)
-        _run(list(jobs.values()), downloader, data.download_threads, results, console)
+        pull_files(list(jobs.values()), downloader, staging)
+        _run(list(jobs.values()), downloader, data.download_threads, results)
     finally:
         # Also after an interruption: what is complete is on record.
         got = {path: file for path, file in results.items() if isinstance(file, FetchedFile)}
@@ -127,7 +124,6 @@ def _run(
     downloader: Downloader,
     threads: int,
     results: dict[Path, FetchedFile | UnavailableError],
-    console: Console | None,
 ) -> None:
     """Get all files with a bounded number of threads; fills ``results``, also if one fails."""
 
@@ -140,7 +136,7 @@ def _run(
 
     futures: dict[Future[FetchedFile | UnavailableError], Path] = {}
     num_bytes = 0
-    line = LiveLine("fetching", len(jobs), console or Console(stderr=True), 0, 30.0)
+    line = LiveLine("fetching", len(jobs), Console(stderr=True), 0, 30.0)
     with line, ThreadPoolExecutor(threads, thread_name_prefix="fetch") as pool:
         try:
             for file in jobs:

@@ -78,7 +78,7 @@ def settings(folder: Path) -> Callable[..., Config]:
 @pytest.fixture(scope="module")
 def shards(folder: Path, settings: Callable[..., Config]) -> Path:
     config = settings()
-    fetch(read_chains(config.data.chains), config.data, folder / "raw", console=Console(quiet=True))
+    fetch(read_chains(config.data.chains), config.data, folder / "raw")
     pack(config, folder / "raw", folder / "shards", console=Console(quiet=True))
     return folder / "shards"
 

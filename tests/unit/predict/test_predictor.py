@@ -44,7 +44,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 @pytest.fixture(scope="module")
 def reader(config: Config, tmp_path_factory: pytest.TempPathFactory) -> ShardReader:
     folder, quiet = tmp_path_factory.mktemp("data"), Console(quiet=True)
-    fetch(read_chains(config.data.chains), config.data, folder / "raw", console=quiet)
+    fetch(read_chains(config.data.chains), config.data, folder / "raw")
     pack(config, folder / "raw", folder / "shards", console=quiet)
     return ShardReader(folder / "shards")
 
