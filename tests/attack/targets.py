@@ -277,7 +277,7 @@ def _fetched(folder: Path) -> Config:
     rows = [("chain_key", "split", "cluster_id"), *((key, "train", key) for key in CHAINS)]
     (folder / "chains.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     settings = _settings(folder)
-    fetch(read_chains(settings.data.chains), settings.data, folder / "raw", console=QUIET)
+    fetch(read_chains(settings.data.chains), settings.data, folder / "raw")
     return settings
 
 

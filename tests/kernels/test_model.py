@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.example import example_features
 from torch import Tensor
 
 from scalefold.config.load import merge, preset_tree
@@ -10,7 +11,6 @@ from scalefold.engine.activation_checkpointing import checkpoint_blocks, trunk_b
 from scalefold.engine.selective_checkpointing import SelectiveCheckpointing
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold, Assembly, Previous
-from scalefold.model.example import example_features
 from scalefold.ops import TORCH, Ops
 from scalefold.ops.kernels import kernel_ops
 from scalefold_kernels.bench.agreement import FACTOR, error

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests.example import example_features, set_example_weights
 from torch import Tensor
 from torch.nn.utils import vector_to_parameters
 from torch.utils._pytree import tree_leaves
@@ -31,7 +32,6 @@ from scalefold.loader.shared_batches import share_batches
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
-from scalefold.model.example import example_features, set_example_weights
 from scalefold.model.passes import SamplePasses
 from scalefold.optim.clipping import clip_scale
 from scalefold.optim.optimiser import Adam

@@ -98,7 +98,7 @@ def prepare(folder: Path) -> tuple[Config, Path]:
     }
     config = make_config({**SETTINGS, "data": data})
     quiet = Console(quiet=True)
-    fetch(read_chains(chains), config.data, folder / "raw", console=quiet)
+    fetch(read_chains(chains), config.data, folder / "raw")
     pack(config, folder / "raw", folder / "shards", console=quiet)
     return config, folder / "shards"
 

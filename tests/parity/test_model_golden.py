@@ -1,6 +1,6 @@
 """The model against golden numbers of the public OpenFold, in float64 (see README_model.md).
 
-Weights and inputs are made by formula (`scalefold.model.example`), so only results are stored: for
+Weights and inputs are made by formula (`tests.example`), so only results are stored: for
 each output and each parameter's gradient its norm and its dot product with a random tensor, and for
 outputs a few elements.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.example import example_features, set_example_weights, uniform
 from torch import Tensor
 
 from scalefold.config.load import merge, preset_tree
@@ -20,7 +21,6 @@ from scalefold.config.model import ModelConfig
 from scalefold.features.contract import INPUT_FEATURES, Features
 from scalefold.geometry.rigid import Rigid
 from scalefold.model import AlphaFold, Outputs, Previous
-from scalefold.model.example import example_features, set_example_weights, uniform
 
 GOLDEN = Path(__file__).with_name("model_golden.json")
 RELATIVE_TOLERANCE = 1e-9

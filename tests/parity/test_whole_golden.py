@@ -2,7 +2,7 @@
 
 Model, recycling, every loss term, their weighted sum and its gradient by every parameter.
 ``whole_golden/README.md`` says how the batches and the numbers were made; weights are made by
-formula (`scalefold.model.example`).
+formula (`tests.example`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.example import set_example_weights, uniform
 from torch import Tensor
 
 from scalefold.config.load import merge, preset_tree
@@ -22,7 +23,6 @@ from scalefold.config.schema import LossConfig
 from scalefold.features.contract import ALL_FEATURES, Features
 from scalefold.loss.total import TERMS, total_loss
 from scalefold.model import AlphaFold, Outputs, Previous
-from scalefold.model.example import set_example_weights, uniform
 
 FOLDER: Final = Path(__file__).with_name("whole_golden")
 BATCHES: Final = FOLDER / "batches.npz"

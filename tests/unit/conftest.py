@@ -88,6 +88,6 @@ def micro(micro_tree: dict[str, Any]) -> Config:
 def shards(micro: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     quiet = Console(quiet=True)
-    fetch(read_chains(micro.data.chains), micro.data, folder / "raw", console=quiet)
+    fetch(read_chains(micro.data.chains), micro.data, folder / "raw")
     pack(micro, folder / "raw", folder / "shards", console=quiet)
     return folder / "shards"

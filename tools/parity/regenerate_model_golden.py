@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
+from tests.example import set_example_weights
 from tests.parity.test_model_golden import (
     CASES,
     GOLDEN,
@@ -28,7 +29,6 @@ from torch import Tensor
 from scalefold.config.model import ModelConfig
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold
-from scalefold.model.example import set_example_weights
 
 
 def run_openfold(

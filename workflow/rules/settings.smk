@@ -12,7 +12,6 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod
-from snakemake.utils import validate
 
 from scalefold.checkpoint.lock import FAILED_MARK
 from scalefold.config import check_image, load_config, load_stages, run_key
@@ -57,9 +56,6 @@ except InputError as error:
     raise WorkflowError(
         f"{error}{'' if workflow.overwrite_configfiles else hint}"
     ) from None
-validate(
-    CONFIG.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False
-)
 
 # The list of chains, in buckets.
 CHAINS = {}

@@ -51,7 +51,6 @@ def bench_curves(
     ----------
     config, reference : Config
         Of equally many steps, which `WINDOWS` divides.
-    shards : Path
     out : Path
         JSON file, written again after each seed.
     seeds : sequence of int

@@ -58,8 +58,6 @@ def bench_evaluation(
         JSON file to write.
     num_chains, num_rows : int
         Chains, and rows of each alignment.
-    device : torch.device
-    console : Console
     """
     lengths = CAMEO_LIKE.quantiles(num_chains)
     with tempfile.TemporaryDirectory() as folder:

@@ -29,12 +29,7 @@ _FLOAT32: Final = 1e-4
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two gradients are from a third and from each other, by the norm of the third.
-
-    Attributes
-    ----------
-    error_of_one, error_of_all, apart : float
-    """
+    """How far two gradients are from a third and from each other, by the norm of the third."""
 
     error_of_one: float
     error_of_all: float

@@ -19,7 +19,7 @@ from rich.table import Table
 from scalefold.bench.flops import StepFlops, count_flops, peak_flops_per_second
 from scalefold.bench.measure import measure_steps, prepared_samples, released, synchronise
 from scalefold.bench.record import earlier_record, part_record, provenance, write_record
-from scalefold.bench.step import first_and_more
+from scalefold.bench.step import step_table
 from scalefold.bench.variation import varied
 from scalefold.config.identity import run_key
 from scalefold.config.schema import Config, KernelPackage
@@ -120,8 +120,6 @@ def bench_ladder(
     parts : sequence of Path
         Files of other calls, by the same code on the same kind of device, whose rungs are taken
         over: several GPUs can share the work.
-    device : torch.device
-    console : Console
 
     Raises
     ------
@@ -221,33 +219,13 @@ def total_seconds(row: Mapping[str, Any]) -> float:
 
 def ladder_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Rungs as a table, each with how many times faster it is than the first."""
-    table = Table(
-        "rung",
-        "s by recycling",
-        "mean s",
-        "loading s",
-        "× first",
-        "launches",
-        "GPU busy s",
-        "peak GiB",
-        "MFU",
-    )
     measured = [row for row in rows if "out_of_memory" not in row]
-    for row in rows:
-        if "out_of_memory" in row:
-            table.add_row(row["rung"], "out of memory", *["-"] * 7)
-            continue
-        loading, peak = row.get("loading_seconds"), row["peak_memory_gib"]
-        used = row["flop_utilisation"]
-        table.add_row(
-            row["rung"],
-            " / ".join(f"{seconds:.3f}" for seconds in row["step_seconds_by_recycling"]),
-            f"{row['mean_step_seconds']:.3f}",
-            "-" if loading is None else f"{loading:.3f}",
-            f"{total_seconds(measured[0]) / total_seconds(row):.2f}",
-            first_and_more(row["launches_by_recycling"], "{}"),
-            first_and_more(row["gpu_busy_seconds_by_recycling"], "{:.3f}"),
-            "-" if peak is None else f"{peak:.1f}",
-            "-" if used is None else f"{100 * used:.1f} %",
-        )
-    return table
+
+    def loading(row: Mapping[str, Any]) -> str:
+        return f"{row['loading_seconds']:.3f}" if "loading_seconds" in row else "-"
+
+    def gain(row: Mapping[str, Any]) -> str:
+        return f"{total_seconds(measured[0]) / total_seconds(row):.2f}"
+
+    named = [(row["rung"], row) for row in rows]
+    return step_table(named, "rung", {"loading s": loading, "× first": gain})

@@ -40,7 +40,6 @@ class StepMeasurement:
         Medians; passes, loss, backward, clip, update, averaging.
     mean_step_seconds : float
         Over uniformly drawn recycling counts.
-    samples_per_second : float
     launches_by_recycling : list of int or None
         Pieces of work that the device ran in a step: kernels, copies, fills.
     gpu_busy_seconds_by_recycling : list of float or None

@@ -35,9 +35,6 @@ class Cost:
     module : str
         Qualified name; numbers of blocks are ``*``, so that equal blocks are one row.
     phase : {"forward", "backward", "recomputation"}
-    kernel : str
-    seconds : float
-    launches : int
     """
 
     module: str

@@ -62,8 +62,6 @@ def bench_prediction(
         Chains that are timed by length; the shortest first is the fastest.
     num_chains : int
         Chains of the mix; 0: no mix.
-    device : torch.device
-    console : Console
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -101,8 +99,6 @@ def made_up_features(length: int, sizes: FeaturesConfig, device: torch.device) -
     ----------
     length : int
         Residues.
-    sizes : FeaturesConfig
-    device : torch.device
     """
     named = {
         "B": 1,
@@ -158,7 +154,6 @@ def timed(predict: Callable[[], object], passes: int, device: torch.device) -> d
         Leaves nothing to wait for.
     passes : int
         That it makes.
-    device : torch.device
     """
     on_gpu = device.type == "cuda"
     if on_gpu:

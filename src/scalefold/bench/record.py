@@ -44,7 +44,6 @@ def earlier_record(file: Path, head: Mapping[str, Any]) -> dict[str, Any]:
 
     Parameters
     ----------
-    file : Path
     head : mapping
         What this call's record begins with; all of it but the command must be equal.
 

@@ -74,7 +74,6 @@ def bench_scaling(
 
     Parameters
     ----------
-    config : Config
     shards : Path
         Where the samples come from.
     out : Path
@@ -85,7 +84,6 @@ def bench_scaling(
         Of this process.
     mesh : Mesh
         At least two processes.
-    console : Console
 
     Returns
     -------

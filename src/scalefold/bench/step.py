@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from rich.console import Console
@@ -27,6 +27,8 @@ from scalefold.config.schema import Config
 from scalefold.engine.memory import limit_memory
 from scalefold.train.assemble import assemble
 
+_SAMPLES: Final = {"samples/s": lambda row: f"{row['samples_per_second']:.2f}"}
+
 
 def bench_step(
     config: Config,
@@ -46,7 +48,6 @@ def bench_step(
 
     Parameters
     ----------
-    config : Config
     shards : Path
         Where the samples come from.
     out : Path
@@ -58,8 +59,6 @@ def bench_step(
         Steps of each recycling count are repeated for about this long; the median counts.
     memory_gib : sequence of float
         Limits of torch's memory, as on smaller GPUs, one after the other. Empty for no limit.
-    device : torch.device
-    console : Console
 
     Raises
     ------
@@ -114,36 +113,33 @@ def first_step(config: Config, device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-def step_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
-    """Measurements of variants or rungs as a table."""
-    table = Table(
-        "",
-        "s by recycling",
-        "mean s",
-        "samples/s",
-        "launches",
-        "GPU busy s",
-        "peak GiB",
-        "MFU",
-    )
+def step_table(
+    rows: Sequence[tuple[str, Mapping[str, Any]]],
+    title: str = "",
+    more: Mapping[str, Callable[[Mapping[str, Any]], str]] = _SAMPLES,
+) -> Table:
+    """Named measurements as a table; ``more`` gives further columns, each by its title."""
+    head = (title, "s by recycling", "mean s", *more)
+    table = Table(*head, "launches", "GPU busy s", "peak GiB", "MFU")
     for name, row in rows:
         if "out_of_memory" in row:
-            table.add_row(name, "out of memory", *["-"] * 6)
+            table.add_row(name, "out of memory", *["-"] * (len(table.columns) - 2))
             continue
+        peak, used = row["peak_memory_gib"], row["flop_utilisation"]
         table.add_row(
             name,
             " / ".join(f"{seconds:.3f}" for seconds in row["step_seconds_by_recycling"]),
             f"{row['mean_step_seconds']:.3f}",
-            f"{row['samples_per_second']:.2f}",
-            first_and_more(row["launches_by_recycling"], "{}"),
-            first_and_more(row["gpu_busy_seconds_by_recycling"], "{:.3f}"),
-            "-" if row["peak_memory_gib"] is None else f"{row['peak_memory_gib']:.1f}",
-            "-" if row["flop_utilisation"] is None else f"{100 * row['flop_utilisation']:.1f} %",
+            *(cell(row) for cell in more.values()),
+            _first_and_more(row["launches_by_recycling"], "{}"),
+            _first_and_more(row["gpu_busy_seconds_by_recycling"], "{:.3f}"),
+            "-" if peak is None else f"{peak:.1f}",
+            "-" if used is None else f"{100 * used:.1f} %",
         )
     return table
 
 
-def first_and_more(values: Sequence[float] | None, form: str) -> str:
+def _first_and_more(values: Sequence[float] | None, form: str) -> str:
     """A number without recycling, and what each pass adds."""
     if values is None:
         return "-"

@@ -54,11 +54,6 @@ def given_or_full(
     Their chains are as long as a crop, so that no residue is padding, and their alignments so deep
     that the blocks of rows that training deletes hardly ever leave too few. Training draws how many
     templates there are.
-
-    Parameters
-    ----------
-    shards : Path or None
-    features : FeaturesConfig
     """
     return given_or_made_up(
         shards,
@@ -81,7 +76,6 @@ def write_synthetic_shards(
 
     Parameters
     ----------
-    folder : Path
     lengths : sequence of int
         Residues of each chain; as many templates as there are hits are added.
     num_rows : int
@@ -90,7 +84,6 @@ def write_synthetic_shards(
         Template hits of each chain.
     split : str
         Of the chains.
-    seed : int
     """
     generator = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)

@@ -27,8 +27,6 @@ class Span:
 
     Attributes
     ----------
-    name : str
-    start, end : float
     thread : int
         Of the host; of device work, the thread that launched it.
     launched : float
@@ -93,7 +91,6 @@ def trace(
         Has run before, so that nothing is compiled or captured in it.
     file : Path
         Chrome trace to write, ``.json.gz``.
-    device : torch.device
     host : bool
         Also record the host's operations; with them the host, and where it is slow also the
         device, takes longer, but each kernel keeps its length.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,6 +15,7 @@ from scalefold.chains.candidates import Candidate, Candidates
 from scalefold.errors import InputError
 from scalefold.raw.chain_key import short_form
 from scalefold.raw.compressed import read_lines
+from scalefold.search.binaries import find_binary
 from scalefold.search.process import UNLIMITED, ToolError, run
 
 logger = logging.getLogger(__name__)
@@ -157,13 +157,12 @@ def compute_clusters(candidates: Candidates, jobs: int) -> None:
 
 def _run_mmseqs(first: Mapping[str, str], jobs: int) -> dict[str, str]:
     """Return, of each sequence's name, that of its cluster's representative."""
-    program = shutil.which("mmseqs")
-    if program is None:
+    try:
+        program = str(find_binary("mmseqs"))
+    except InputError as error:
         raise InputError(
-            "mmseqs: no such program, and clusters are to be computed. Install MMseqs2 (apt "
-            "install mmseqs2, or conda install -c bioconda mmseqs2), or give --clusters RCSB's "
-            "clusters-by-entity-40.txt, or --clusters none"
-        )
+            f"{error}. Or give --clusters RCSB's clusters-by-entity-40.txt, or --clusters none"
+        ) from error
     with tempfile.TemporaryDirectory(prefix="scalefold-mmseqs-") as folder:
         place = Path(folder)
         with (place / "sequences.fasta").open("w") as file:

@@ -26,7 +26,6 @@ def steps_made_from(
     ----------
     folder : Path
         Of the training; see `scalefold.checkpoint.read`.
-    data_manifest_sha256 : str
     initial_weights_sha256 : str or None
         None for random weights, and where there is no such file now. Then all checkpoints count,
         and so do those that did not record it.
@@ -69,7 +68,6 @@ def passed_steps(found: Sequence[int], training: TrainingConfig) -> list[int]:
     ----------
     found : sequence of int
         Steps of the checkpoints that it has.
-    training : TrainingConfig
 
     Returns
     -------

@@ -62,13 +62,10 @@ class Metadata:
         Training steps made; 0 is the untrained model.
     config : dict
         The whole configuration of the run.
-    config_hash : str
     data_manifest_sha256 : str
         Hash of the shards' ``manifest.json``.
-    scalefold_version : str
     commit : str or None
         Commit of the source checkout, where there is one.
-    files : dict of str to FileFacts
     initial_weights_sha256 : str or None
         Hash of the weights that the run started from; None for random ones, and in checkpoints of
         versions that did not record it.

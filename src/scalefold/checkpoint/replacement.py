@@ -35,8 +35,6 @@ def set_aside_other_run(config: Config, inputs: InputHashes, out: Path) -> Path 
 
     Parameters
     ----------
-    config : Config
-    inputs : InputHashes
     out : Path
         The training's folder, whose lock the caller holds.
 

@@ -21,7 +21,6 @@ class StateSnapshot:
 
     Parameters
     ----------
-    state : TrainingState
     hold_update : callable
         Has the next update wait, on the device, for an event.
 

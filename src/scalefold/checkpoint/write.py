@@ -52,8 +52,6 @@ def save(
     ----------
     folder : Path
         Of the run's checkpoints.
-    step : int
-    weights, averaged : dict of str to Tensor
     training : mapping
         Tensors, numbers, strings and dictionaries of them.
     description : mapping

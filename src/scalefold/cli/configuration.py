@@ -203,15 +203,13 @@ def key(config: ConfigFiles, set_: Overrides = None) -> None:
         typer.echo(f"{run_key(one)} {name}".rstrip())
 
 
-@app.command(
-    epilog="Example: [cyan]scalefold config schema -o workflow/schemas/config.schema.json[/]"
-)
+@app.command(epilog="Example: [cyan]scalefold config schema -o config.schema.json[/]")
 def schema(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it here.")
     ] = None,
 ) -> None:
-    """Print the JSON schema of configuration files, for editors and for Snakemake."""
+    """Print the JSON schema of configuration files, for editors."""
     from scalefold.config import json_schema
 
     if out is None:

@@ -129,7 +129,6 @@ def preset_config(name: str, overrides: Mapping[str, Any] | None = None) -> Conf
 
     Parameters
     ----------
-    name : str
     overrides : mapping, optional
         Laid over the preset, nested as in a configuration file.
 
@@ -159,7 +158,7 @@ def config_hash(config: Config) -> str:
 
 
 def json_schema() -> str:
-    """JSON schema of the configuration file, for editors and for Snakemake."""
+    """JSON schema of the configuration file, for editors."""
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["properties"]["preset"]["enum"] = preset_names()

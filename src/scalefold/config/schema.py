@@ -418,23 +418,13 @@ class Config(Section):
                 f"loss.pae is {self.loss.pae} but model.pae_head is false: set model.pae_head to "
                 "true, or loss.pae to 0"
             )
-        if self.evaluation.target_lddt is not None and self.evaluation.mode != "async":
-            raise ValueError(
-                f"evaluation.target_lddt is {self.evaluation.target_lddt} but evaluation.mode is "
-                "after, when no training is left to end: set evaluation.mode to async, or "
-                "evaluation.target_lddt to null"
-            )
-        if self.evaluation.patience is not None and self.evaluation.mode != "async":
-            raise ValueError(
-                f"evaluation.patience is {self.evaluation.patience} but evaluation.mode is after, "
-                "when no training is left to end: set evaluation.mode to async, or "
-                "evaluation.patience to null"
-            )
-        if self.evaluation.ranks and self.evaluation.mode != "async":
-            raise ValueError(
-                f"evaluation.ranks is {self.evaluation.ranks} but evaluation.mode is after: set "
-                "evaluation.mode to async, or evaluation.ranks to 0"
-            )
+        for key, off in (("target_lddt", None), ("patience", None), ("ranks", 0)):
+            if (value := getattr(self.evaluation, key)) != off and self.evaluation.mode != "async":
+                raise ValueError(
+                    f"evaluation.{key} is {value} but evaluation.mode is after, when no training "
+                    f"runs: set evaluation.mode to async, or evaluation.{key} to "
+                    f"{'null' if off is None else off}"
+                )
         if self.evaluation.mode == "async" and self.training.keep_checkpoints:
             raise ValueError(
                 f"training.keep_checkpoints is {self.training.keep_checkpoints} but "

@@ -39,7 +39,6 @@ class PredictionRow(NamedTuple):
     ----------
     folder : Path
         What ``predict --out`` wrote.
-    name : str
     problem : str
         Why there is no prediction; empty if there is one.
     """
@@ -55,7 +54,6 @@ class BestModel:
 
     Attributes
     ----------
-    sequence : str
     structure : Path
         ModelCIF.
     plddt : ndarray, shape (N,), float32
@@ -73,11 +71,8 @@ class Verdict:
 
     Attributes
     ----------
-    name : str
-    fate : str
     length : int or None
         Residues.
-    mean_plddt : float or None
     confident_residues : int or None
         At or above ``features.distilled.min_plddt``.
     alignment_rows : int or None
@@ -157,8 +152,6 @@ def judge(name: str, prediction: BestModel, *, known: bool, config: Config) -> V
 
     Parameters
     ----------
-    name : str
-    prediction : BestModel
     known : bool
         There is an experimental structure of the same sequence.
     config : Config

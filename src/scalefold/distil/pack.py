@@ -38,7 +38,6 @@ class Bucket:
         Of all candidates.
     rows : tuple of dict
         Rows of the index, of those that are kept.
-    files : tuple of ShardFacts
     num_alone : int
         Chains whose alignment is their sequence alone.
     """
@@ -68,7 +67,6 @@ def pack_bucket(
         As for ``scalefold predict``; None: each sequence is its whole alignment.
     shards : Path
         The experimental chains.
-    out : Path
 
     Raises
     ------

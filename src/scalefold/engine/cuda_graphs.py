@@ -45,7 +45,6 @@ class CapturedPasses(Generic[Result]):
 
     Parameters
     ----------
-    passes : SamplePasses
     features : dict of str to Tensor
         Of any pass of these shapes.
     pool : handle

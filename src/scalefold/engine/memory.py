@@ -38,8 +38,6 @@ def choose_checkpointing(
 
     Parameters
     ----------
-    config : Config
-    ops : Ops
     free : int or None
         See `least_free_bytes`. The memory of a CPU is not known: there, auto is none.
     degree, owners : int

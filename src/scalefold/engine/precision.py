@@ -28,9 +28,6 @@ class Rule(NamedTuple):
         modules: parameters, results and gradients of the modules whose name starts with ``where``;
         the first rule that fits counts. island: an operation, or a class of modules, that computes
         in a wider type than it returns. state: numbers of training outside the model.
-    where : str
-    dtype : torch.dtype
-    reason : str
     """
 
     kind: Literal["modules", "island", "state"]

@@ -80,9 +80,7 @@ def evaluate_chains(
     ----------
     predict : callable
         A `Predictor`.
-    reader : ShardReader
     chains : sequence of (key, split, length)
-    config : Config
     device : torch.device
         Where features are made.
     structures : Path or None

@@ -61,7 +61,6 @@ def follow(
 
     Parameters
     ----------
-    config : Config
     training : Path
         The training's folder; need not exist yet.
     shards : Path
@@ -70,7 +69,6 @@ def follow(
         Folder that gets ``step-<8 digits>.json`` and ``.tsv``.
     device, console
         As for `evaluate_weights`.
-    patience_seconds : float
     turn : tuple of int
         Number of this process, from 0, and number of all processes that follow: they take turns.
     left : callable

@@ -52,10 +52,8 @@ def evaluate_inside(
 
     Parameters
     ----------
-    config : Config
     training, shards : Path
         As for `follow`.
-    device : torch.device
     stop : Event
         When set, the running evaluation is given up.
     number : int

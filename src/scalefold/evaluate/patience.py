@@ -34,7 +34,6 @@ def stalled(
         The training's folder. Evaluations of checkpoints that it does not hold do not count.
     folder : Path
         Holds the other evaluations, ``step-<8 digits>.json``. Those of later steps do not count.
-    settings : EvaluationConfig
     """
     if settings.patience is None:
         return None

@@ -12,6 +12,7 @@ from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError, first_few, listed
 from scalefold.evaluate.chain_scores import METRICS
 from scalefold.io.atomic import check_writable, make_folder, write_bytes
+from scalefold.raw.table import write_table
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,6 @@ def chains_of_mean(evaluation: Mapping[str, Any], split: str) -> str:
     ----------
     evaluation : mapping
         See ``evaluate_weights``.
-    split : str
 
     Returns
     -------
@@ -81,7 +81,6 @@ def reached_target(evaluation: Mapping[str, Any], settings: EvaluationConfig) ->
     ----------
     evaluation : mapping
         See ``evaluate_weights``.
-    settings : EvaluationConfig
     """
     split, target = settings.splits[0], settings.target_lddt
     value: float | None = evaluation["mean"].get(split, {}).get("lddt_ca")
@@ -136,12 +135,9 @@ def write_evaluation(evaluation: dict[str, Any], out: Path) -> None:
     InputError
         If the disk is full or the folder may not be written.
     """
-    make_folder(out.parent)
-    lines = ["\t".join(TABLE_COLUMNS)]
-    for chain in evaluation["chains"]:
-        cells = [chain[column] for column in TABLE_COLUMNS]
-        lines.append("\t".join("" if cell is None else str(cell) for cell in cells))
-    write_bytes(_table(out), ("\n".join(lines) + "\n").encode())
+    cells = ([chain[column] for column in TABLE_COLUMNS] for chain in evaluation["chains"])
+    rows = (["" if cell is None else str(cell) for cell in row] for row in cells)
+    write_table(_table(out), TABLE_COLUMNS, rows)
     write_bytes(out, (json.dumps(evaluation, indent=1, allow_nan=False) + "\n").encode())
 
 

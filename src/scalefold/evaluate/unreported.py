@@ -30,10 +30,8 @@ def read_unreported(
 
     Parameters
     ----------
-    out : Path
     made_from : mapping
         All that an evaluation depends on but its splits; they are among its fields.
-    splits : sequence of str
     """
     try:
         kept: dict[str, Any] = json.loads(_kept(out).read_text("utf-8"))

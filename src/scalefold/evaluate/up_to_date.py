@@ -25,7 +25,6 @@ def is_evaluated(path: Path, mark: Path, settings: EvaluationConfig) -> bool:
         JSON file of the evaluation.
     mark : Path
         The checkpoint's ``.ready`` file.
-    settings : EvaluationConfig
     """
     try:
         is_newer = path.stat().st_mtime_ns >= mark.stat().st_mtime_ns
@@ -43,7 +42,6 @@ def check_settings(evaluations: Iterable[Mapping[str, Any]], settings: Evaluatio
     ----------
     evaluations : iterable of mapping
         See ``evaluate_weights``.
-    settings : EvaluationConfig
 
     Raises
     ------

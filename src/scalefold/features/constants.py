@@ -21,7 +21,6 @@ def on_device(table: NDArray[np.generic], device: torch.device) -> Tensor:
     ----------
     table : ndarray
         A constant of a module, which lives as long as the process.
-    device : torch.device
     """
     tensor: Any = torch.from_numpy(table)
     if device.type == "cpu":

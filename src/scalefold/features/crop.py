@@ -36,7 +36,6 @@ def random_crop(
     ----------
     length : int
         Residues of the chain.
-    crop_size : int
     draw : {"alphafold", "uniform"}
         AlphaFold2 prefers crops near the N-terminus in samples whose FAPE is not clamped.
     clamped : bool

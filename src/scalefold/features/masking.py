@@ -27,7 +27,6 @@ def replacement_bounds(
     ----------
     profile : ndarray, shape (N, 22)
         Of the full alignment, gaps included.
-    config : MaskedMsaConfig
 
     Returns
     -------
@@ -57,7 +56,6 @@ def mask_msa(
         Of `replacement_bounds`.
     mask_position, mask_symbol : Tensor, shape (S, N), float32
         Uniform in [0, 1).
-    config : MaskedMsaConfig
 
     Returns
     -------

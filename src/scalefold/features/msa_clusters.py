@@ -57,7 +57,6 @@ def symbol_counts(symbols: Tensor, group: Tensor, num_groups: int) -> Tensor:
     symbols : Tensor, shape (K, W), integer
         0-22.
     group : Tensor, shape (K,), int64
-    num_groups : int
 
     Returns
     -------

@@ -35,13 +35,10 @@ def msa_features(
 
     Parameters
     ----------
-    msa : Msa
     bounds : Tensor, shape (N, 22), float32
         Of `scalefold.features.masking.replacement_bounds`.
-    passes : sequence of RawPass
     columns : Tensor, shape (M,), int64
         Residues of the crop; the same in all passes.
-    config : FeaturesConfig
 
     Returns
     -------

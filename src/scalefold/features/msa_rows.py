@@ -36,7 +36,6 @@ def kept_rows(num_rows: int, starts: NDArray[np.int64], fraction: float) -> NDAr
 
     Parameters
     ----------
-    num_rows : int
     starts : ndarray of int64, each 1 to num_rows - 1
         First row of each block.
     fraction : float
@@ -66,9 +65,6 @@ def select_rows(
 
     Parameters
     ----------
-    num_rows : int
-    random : MsaRandom
-    max_clusters : int
     block_fraction : float
         Size of a deleted block (``random.deletion_starts`` says whether there is any).
     max_rows : int, optional

@@ -96,7 +96,6 @@ def deletion_matrix(msa: Msa, rows: Tensor, columns: Tensor) -> Tensor:
 
     Parameters
     ----------
-    msa : Msa
     rows : Tensor, shape (K,), int64
         Distinct rows.
     columns : Tensor, shape (M,), int64
@@ -118,10 +117,8 @@ def deletion_sums(msa: Msa, group: Tensor, num_groups: int, columns: Tensor) -> 
 
     Parameters
     ----------
-    msa : Msa
     group : Tensor, shape (R,), int64
         Group of each row, -1: none.
-    num_groups : int
     columns : Tensor, shape (M,), int64
         Distinct columns.
 

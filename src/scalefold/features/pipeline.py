@@ -33,15 +33,12 @@ def training_features(
 
     Parameters
     ----------
-    sample : Sample
-    config : FeaturesConfig
     seed : int
         Seed of the run.
     draw : int
         Index of the draw in the run. It fixes all random numbers together with the seed.
     passes : sequence of int
         Recycling passes to make. A pass does not depend on which others are made.
-    device : torch.device or str
 
     Returns
     -------
@@ -73,12 +70,8 @@ def prediction_features(
 
     Parameters
     ----------
-    query : Query
-    config : FeaturesConfig
-    seed : int
     num_passes : int
         Recycling passes, the last one included.
-    device : torch.device or str
 
     Returns
     -------
@@ -123,8 +116,6 @@ def features_of(raw: RawFeatures, config: FeaturesConfig, num_passes: int) -> li
 
     Parameters
     ----------
-    raw : RawFeatures
-    config : FeaturesConfig
     num_passes : int
         Passes that will be used, at most those of ``raw``.
 

@@ -39,7 +39,6 @@ class RawPass(NamedTuple):
         Rows that are clustered; the first of them are the extra rows.
     mask_position, mask_symbol : Tensor, shape (S, N), float32
         Uniform in [0, 1).
-    dropout_key : int
     """
 
     centres: Tensor
@@ -60,12 +59,10 @@ class RawFeatures(NamedTuple):
         Residues to pad to.
     aatype : Tensor, shape (M,), uint8
         Types of these residues.
-    templates : RawTemplates
     msa : PackedMsa
         All rows, full length.
     bounds : Tensor, shape (N, 22), float32
         Of `scalefold.features.masking.replacement_bounds`.
-    passes : tuple of RawPass
     targets : RawTargets or None
         None if the chain is only predicted.
     """

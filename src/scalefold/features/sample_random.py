@@ -31,7 +31,6 @@ class RandomKey:
     ----------
     stream : str
         ``"training"`` or ``"evaluation"``.
-    seed : int
     index : int
         Index of the draw in the training run, or the counter of a predicted chain's name.
     """

@@ -79,7 +79,6 @@ def target_features(aatype: Tensor, raw: RawTargets) -> Features:
     Parameters
     ----------
     aatype : Tensor, shape (M,), int64
-    raw : RawTargets
     """
     device = aatype.device
     return {

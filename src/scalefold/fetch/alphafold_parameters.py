@@ -35,7 +35,6 @@ _LIMIT_SECONDS: Final = 7 * 86_400.0
 def fetch_parameters(
     out: Path,
     root: str = ROOT,
-    console: Console | None = None,
     downloader: Downloader | None = None,
 ) -> list[Path]:
     """Download the parameters into a folder; a broken download is resumed.
@@ -50,8 +49,6 @@ def fetch_parameters(
         Folder; made if need be.
     root
         Mirror that has the archive.
-    console
-        Where progress is shown; default: standard error.
     downloader
         Default: a new one.
 
@@ -71,7 +68,7 @@ def fetch_parameters(
     if not mark.exists():
         make_folder(out)
         with closing(downloader or Downloader(limit_seconds=_LIMIT_SECONDS)) as running:
-            sha256 = _download(running, root, archive, console or Console(stderr=True))
+            sha256 = _download(running, root, archive)
         _check_md5(root, archive)
         _unpack(archive, out)
         size = archive.stat().st_size
@@ -80,7 +77,7 @@ def fetch_parameters(
     return sorted(path for path in out.iterdir() if _NAME.fullmatch(path.name))
 
 
-def _download(downloader: Downloader, root: str, archive: Path, console: Console) -> str:
+def _download(downloader: Downloader, root: str, archive: Path) -> str:
     """Bring the archive, show how far it is, and return its SHA-256."""
     part = archive.with_name(f"{archive.name}.part")
     columns = (TextColumn(ARCHIVE), BarColumn(), DownloadColumn(), TimeRemainingColumn())
@@ -93,7 +90,10 @@ def _download(downloader: Downloader, root: str, archive: Path, console: Console
                 f"{archive.parent}: {free / 1e9:.1f} GB are free, {needed / 1e9:.1f} GB are needed "
                 "for the archive and what is in it. Make room, or choose another folder"
             )
-        with Progress(*columns, console=console) as progress, ThreadPoolExecutor(1) as pool:
+        with (
+            Progress(*columns, console=Console(stderr=True)) as progress,
+            ThreadPoolExecutor(1) as pool,
+        ):
             task = progress.add_task("", total=size, completed=there)
             future = pool.submit(downloader.get, [root], ARCHIVE, archive)
             try:

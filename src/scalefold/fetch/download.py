@@ -71,8 +71,6 @@ def download(client: httpx.Client, url: str, part: Path, check: Callable[[], Non
 
     Parameters
     ----------
-    client
-    url
     part
         The file ``<part>.validator`` keeps what the first answer states of the file.
     check

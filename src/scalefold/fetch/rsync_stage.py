@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from scalefold.config.mirror_roots import local_folder, rsync_module
 from scalefold.fetch.chain_files import RawFile
 from scalefold.fetch.mirrors import Downloader
+from scalefold.progress import LiveLine
 
 
-def pull_files(
-    files: Sequence[RawFile], downloader: Downloader, folder: Path, console: Console | None
-) -> None:
+def pull_files(files: Sequence[RawFile], downloader: Downloader, folder: Path) -> None:
     """Fetch missing files from their rsync mirrors, for ``downloader`` to take.
 
     A mirror is asked for the files that no earlier mirror has. Only folders and other rsync mirrors
@@ -31,8 +30,6 @@ def pull_files(
         Its `pulled` is filled.
     folder
         Where the files wait. It stays after an interruption, and the next call resumes from it.
-    console
-        Where progress is shown; default: standard error.
 
     Raises
     ------
@@ -49,16 +46,13 @@ def pull_files(
         }
         if not names:
             continue
-        place = folder / hashlib.sha256(root.encode()).hexdigest()[:12]
-        with Progress(
-            TextColumn("rsync"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console or Console(stderr=True),
-        ) as progress:
-            task = progress.add_task("rsync", total=len(names))
-            downloader.pull(root, sorted(names), place, partial(progress.advance, task))
+        with LiveLine("rsync", len(names), Console(stderr=True), 0, 30.0) as line:
+            place = folder / hashlib.sha256(root.encode()).hexdigest()[:12]
+            downloader.pull(root, sorted(names), place, partial(_advance, line, itertools.count(1)))
+
+
+def _advance(line: LiveLine, count: Iterator[int]) -> None:
+    line.show(next(count), "")
 
 
 def _is_had_before(file: RawFile, root: str, downloader: Downloader) -> bool:

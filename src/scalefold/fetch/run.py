@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from scalefold.config.data import DataConfig
 from scalefold.errors import InputError
@@ -33,6 +32,7 @@ from scalefold.fetch.rsync_stage import pull_files
 from scalefold.fetch.shared_alignments import SharedAlignments
 from scalefold.fetch.summary import STAGE, FetchSummary, commonest, find_faults, summarize
 from scalefold.io.case_collisions import check_case_collisions
+from scalefold.progress import LiveLine
 from scalefold.raw.chains import ChainRow
 from scalefold.raw.rejected import Rejected, read_rejected, write_rejected
 
@@ -46,7 +46,6 @@ def fetch(
     bucket: int | None = None,
     shared: SharedAlignments | None = None,
     downloader: Downloader | None = None,
-    console: Console | None = None,
 ) -> FetchSummary:
     """Bring all raw files of ``chains`` into ``out``.
 
@@ -71,8 +70,6 @@ def fetch(
         Which chains ask for alignments that they share; default: each asks for its own.
     downloader
         Default: a new one with its standard patience.
-    console
-        Where progress is shown; default: standard error.
 
     Raises
     ------
@@ -96,8 +93,8 @@ def fetch(
     results: dict[Path, FetchedFile | UnavailableError] = {}
     staging = out / f".rsync{tag}"
     try:
-        pull_files(list(jobs.values()), downloader, staging, console)
-        _run(list(jobs.values()), downloader, data.download_threads, results, console)
+        pull_files(list(jobs.values()), downloader, staging)
+        _run(list(jobs.values()), downloader, data.download_threads, results)
     finally:
         # Also after an interruption: what is complete is on record.
         got = {path: file for path, file in results.items() if isinstance(file, FetchedFile)}
@@ -127,18 +124,8 @@ def _run(
     downloader: Downloader,
     threads: int,
     results: dict[Path, FetchedFile | UnavailableError],
-    console: Console | None,
 ) -> None:
-    """Get all files with a bounded number of threads; fills ``results`` as they come."""
-    progress = Progress(
-        TextColumn("fetch"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("files asked for, {task.fields[megabytes]:.1f} MB"),
-        TimeRemainingColumn(),
-        console=console or Console(stderr=True),
-    )
-    num_bytes = 0
+    """Get all files with a bounded number of threads; fills ``results``, also if one fails."""
 
     def get(file: RawFile) -> FetchedFile | UnavailableError:
         try:
@@ -147,30 +134,25 @@ def _run(
         except UnavailableError as error:
             return error
 
-    with progress, ThreadPoolExecutor(threads, thread_name_prefix="fetch") as pool:
-        task = progress.add_task("fetch", total=len(jobs), megabytes=0.0)
-
-        def record(file: RawFile, future: Future[FetchedFile | UnavailableError]) -> None:
-            nonlocal num_bytes
-            if future.cancelled() or future.exception() is not None:
-                return
-            results[file.local] = result = future.result()
-            num_bytes += result.num_bytes if isinstance(result, FetchedFile) else 0
-            progress.update(task, advance=1, megabytes=num_bytes / 1e6)
-
-        futures: list[Future[FetchedFile | UnavailableError]] = []
+    futures: dict[Future[FetchedFile | UnavailableError], Path] = {}
+    num_bytes = 0
+    line = LiveLine("fetching", len(jobs), Console(stderr=True), 0, 30.0)
+    with line, ThreadPoolExecutor(threads, thread_name_prefix="fetch") as pool:
         try:
             for file in jobs:
-                future = pool.submit(get, file)
-                future.add_done_callback(lambda done, file=file: record(file, done))  # type: ignore[misc]
-                futures.append(future)
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
+                futures[pool.submit(get, file)] = file.local
+            for done, future in enumerate(as_completed(futures), 1):
+                result = future.result()
+                num_bytes += result.num_bytes if isinstance(result, FetchedFile) else 0
+                line.show(done, f"{num_bytes / 1e6:.1f} MB")
         except BaseException:
             downloader.cancel()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+        finally:
+            for future, path in futures.items():
+                if future.done() and not future.cancelled() and future.exception() is None:
+                    results[path] = future.result()
 
 
 def _write_rejected(path: Path, chains: Sequence[ChainRow], rejected: Sequence[Rejected]) -> None:

@@ -32,7 +32,6 @@ class Listing:
         Chains of each split.
     num_clusters : int
         Of the chains that are listed or left out as relatives; equal sequences are in one.
-    left_out : list of Rejected
     """
 
     counts: Counter[Split]
@@ -58,7 +57,6 @@ def list_chains(request: Request, sequences: Mapping[str, str], jobs: int) -> Li
 
     Parameters
     ----------
-    request : Request
     sequences : mapping of str to str
         Of the chains, by key.
     jobs : int

@@ -50,7 +50,6 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
 
     Parameters
     ----------
-    request : Request
     anew : bool
         Write them, even if they are there.
     jobs : int

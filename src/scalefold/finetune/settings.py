@@ -45,7 +45,6 @@ def write_settings(path: Path, tree: Mapping[str, Any], command: str, about: str
 
     Parameters
     ----------
-    path : Path
     tree : mapping
         The settings; every top-level key becomes a paragraph.
     command : str

@@ -64,7 +64,6 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
 
     Parameters
     ----------
-    folder : Path
     mirror : Path
         Gets ``<entry>.cif.gz``.
     max_bytes : int

@@ -33,7 +33,6 @@ class GivenWeights:
     ----------
     model : str
         What the model is called in messages.
-    num_parameters : int
     settings : dict
         Differences from the preset, nested as in a configuration file.
     """

@@ -20,11 +20,6 @@ class DeviceFeatures:
     On a GPU, copies and transforms are queued on a stream of their own, beside the training step
     that runs meanwhile, and the training stream waits for them on the device. All CUDA calls are
     made by the caller's thread: none can fall into the capture of a graph.
-
-    Parameters
-    ----------
-    config : FeaturesConfig
-    device : torch.device
     """
 
     def __init__(self, config: FeaturesConfig, device: torch.device) -> None:

@@ -45,10 +45,8 @@ class Batch:
 
     Attributes
     ----------
-    step : int
     draws : list of int
         Index of each sample's draw in the run, ascending.
-    chain_keys : list of str
     lateness : list of int
         Steps that each sample comes after its place; negative: before.
     recycling : int

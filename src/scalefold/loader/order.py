@@ -68,7 +68,6 @@ class ServingOrder:
         Of all ranks together.
     local_size, global_size : int
         Samples a step, on this rank and on all.
-    rank : int
     max_staleness : int
         Steps; 0: in order.
     """

@@ -50,8 +50,6 @@ class Preparation:
 
     Parameters
     ----------
-    reader : SampleReader
-    config : FeaturesConfig
     seed : int
         Seed of the run.
     make_features : bool

@@ -18,8 +18,6 @@ def recycling_count(
 
     Parameters
     ----------
-    seed, step : int
-    max_recycling : int
     draw : {"uniform", "stratified"}
         Independent draws (AlphaFold2), or every count once in each cycle of ``max_recycling + 1``
         steps, in random order (MLPerf).

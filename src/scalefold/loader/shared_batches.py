@@ -30,7 +30,6 @@ def share_batches(
     ----------
     own : TrainingLoader or None
         On the first of the ranks.
-    ranks : Ranks
     device : torch.device
         Of this rank.
     """

@@ -100,10 +100,8 @@ def send(connection: Connection, header: Any, message: Message) -> None:
 
     Parameters
     ----------
-    connection : Connection
     header : object
         Anything that helps the receiver to know what comes.
-    message : Message
     """
     connection.send((header, message.header))
     for content in message.contents:

@@ -84,7 +84,6 @@ class WorkerPool:
 
     Parameters
     ----------
-    num_workers : int
     preparation : Preparation
         Pickled to each worker.
     """

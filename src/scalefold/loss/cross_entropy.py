@@ -39,7 +39,6 @@ def bin_squared_distance(
         Å^2.
     first_break, last_break : float
         Å.
-    num_bins : int
 
     Returns
     -------

@@ -22,10 +22,8 @@ def masked_mean(value: Tensor, mask: Tensor, dims: Sequence[int], eps: float) ->
 
     Parameters
     ----------
-    value : Tensor
     mask : Tensor
         Broadcasts to the shape of ``value``.
-    dims : sequence of int
     eps : float
         Added to the number of entries: an empty mask gives 0, and no NaN in the gradient.
 

@@ -165,7 +165,6 @@ def total_loss(
         Of the last recycling pass.
     features : dict
         Of the same pass, see `scalefold.features.contract`.
-    config : LossConfig
 
     Returns
     -------

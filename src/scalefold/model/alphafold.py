@@ -41,7 +41,6 @@ class AlphaFold(nn.Module):
 
     Parameters
     ----------
-    config : ModelConfig
     assembly : Assembly, optional
         Operations and axis that the modules are built with; default plain torch, one process.
 

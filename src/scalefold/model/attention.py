@@ -41,7 +41,6 @@ class GatedAttention(nn.Module):
     ----------
     channels : int
         Channels of the representation.
-    head_channels, num_heads : int
     along : {1, 2}
         Axis of the representation that attention runs along; the other holds the independent rows.
     """
@@ -67,7 +66,6 @@ class GatedAttention(nn.Module):
         Parameters
         ----------
         x : Tensor, the representation
-        norm : LayerNorm
         others
             Further projections of the normalised input. The last is a pair bias in bits; the
             queries are then in bits too.

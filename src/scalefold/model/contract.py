@@ -37,8 +37,6 @@ class Previous(NamedTuple):
 
         Parameters
         ----------
-        batch, num_res : int
-        config : ModelConfig
         like : Tensor
             A parameter of the trunk: gives device and type. Positions are in float32 at least.
         """
@@ -104,7 +102,6 @@ class Outputs(NamedTuple):
     pair : Tensor, shape (B, N, N, c_z)
     single : Tensor, shape (B, N, c_s)
         Evoformer's single representation.
-    structure : Structure
     positions : Tensor, shape (B, N, 37, 3)
         Final atom37 positions, zero where the residue type has no such atom.
     position_mask : Tensor, shape (B, N, 37)

@@ -50,14 +50,7 @@ from scalefold.parallel import Axis
 
 
 class EvoformerBlock(nn.Module):
-    """One block of the Evoformer (Alg. 6, lines 2-10).
-
-    Parameters
-    ----------
-    config : EvoformerConfig
-    c_m, c_z : int
-    assembly : Assembly
-    """
+    """One block of the Evoformer (Alg. 6, lines 2-10)."""
 
     column_attention: type[MsaColumnAttention] | type[MsaColumnGlobalAttention] = MsaColumnAttention
 

@@ -115,7 +115,6 @@ class InvariantPointAttention(nn.Module):
         ----------
         s : Tensor, shape (B, I, c_s)
         frames : Rigid, batch shape (B, I)
-        shared : SharedTerms
 
         Returns
         -------

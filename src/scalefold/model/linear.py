@@ -19,8 +19,6 @@ class Linear(nn.Linear):
 
     Parameters
     ----------
-    in_features, out_features : int
-    bias : bool
     init : str
         ``lecun``: truncated normal of variance 1 / fan-in. ``relu`` (He): 2 / fan-in. ``glorot``:
         uniform, fan average. ``gating``: weights 0, bias 1, so that a gate starts nearly open.

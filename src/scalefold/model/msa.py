@@ -43,14 +43,12 @@ class MsaRowAttentionWithPairBias(nn.Module):
 
 
 class _MsaAttention(nn.Module):
-    """Normalisation and attention; a module of its own only for the names of parameters."""
+    """Normalisation and attention along a column; a module only for the names of parameters."""
 
-    def __init__(
-        self, c_m: int, head_channels: int, num_heads: int, along: int, assembly: Assembly
-    ) -> None:
+    def __init__(self, c_m: int, head_channels: int, num_heads: int, assembly: Assembly) -> None:
         super().__init__()
         self.layer_norm_m = nn.LayerNorm(c_m)
-        self.mha = GatedAttention(c_m, head_channels, num_heads, along, assembly)
+        self.mha = GatedAttention(c_m, head_channels, num_heads, 1, assembly)
 
     def forward(self, m: Tensor, mask: Tensor) -> Tensor:
         projected, _, m = self.mha.project(m, self.layer_norm_m)
@@ -62,7 +60,7 @@ class MsaColumnAttention(nn.Module):
 
     def __init__(self, c_m: int, head_channels: int, num_heads: int, assembly: Assembly) -> None:
         super().__init__()
-        self._msa_att = _MsaAttention(c_m, head_channels, num_heads, 1, assembly)
+        self._msa_att = _MsaAttention(c_m, head_channels, num_heads, assembly)
 
     def forward(self, m: Tensor, mask: Tensor) -> Tensor:
         """Return the updated ``m``; both are sharded along N."""

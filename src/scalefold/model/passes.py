@@ -30,7 +30,6 @@ class SamplePasses(ABC, Generic[Result]):
 
     Parameters
     ----------
-    model : AlphaFold
     config : ModelConfig
         Of the model.
     """

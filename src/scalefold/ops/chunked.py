@@ -28,7 +28,6 @@ def chunked(ops: Ops, max_elements: int) -> Ops:
 
     Parameters
     ----------
-    ops : Ops
     max_elements : int
         Numbers that a part may make besides its result; a single row may make more.
     """

@@ -28,7 +28,6 @@ def in_place(ops: Ops, max_elements: int) -> Ops:
 
     Parameters
     ----------
-    ops : Ops
     max_elements : int
         Smaller representations are updated as before. Of larger ones, a part has no more, or
         `_ROW_STEP` rows.

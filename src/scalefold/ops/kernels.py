@@ -43,7 +43,6 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
         ``auto``: the kernels, or plain torch if they cannot run; one logged line says why. A list:
         the kernels of these packages alone. A warning is logged if a Hopper GPU cannot run the
         kernels made for it.
-    device : torch.device
 
     Raises
     ------

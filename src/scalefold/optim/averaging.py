@@ -21,7 +21,6 @@ class WeightAverage:
     ----------
     weights : Tensor, shape (P,), float32
         Initial weights.
-    config : OptimiserConfig
 
     Attributes
     ----------

@@ -24,7 +24,6 @@ class Adam:
     ----------
     like : Tensor, shape (P,), float32
         Flat weights whose layout and device the moments take.
-    config : OptimiserConfig
     compiled : callable
         Applied to the function that works on whole buffers.
 

@@ -37,7 +37,6 @@ class FlatParameters:
         are frozen: their part of `gradient` stays zero.
     narrow : callable, optional
         Tells by name which parameters work in ``narrow_dtype``; default none.
-    narrow_dtype : torch.dtype
     gather : MakeGather
         What `backward` copies with.
 

@@ -15,7 +15,6 @@ def learning_rate(step: int, config: OptimiserConfig) -> float:
     ----------
     step : int
         1 for the first update of the weights.
-    config : OptimiserConfig
 
     Returns
     -------

@@ -46,7 +46,6 @@ class FilledBuckets:
     ----------
     parameters : sequence of (Parameter, int)
         With their starts in the buffer.
-    buckets : sequence of slice
     """
 
     def __init__(

@@ -34,7 +34,6 @@ class LauncherStore:
 
     Parameters
     ----------
-    store : dist.Store
     rank, size : int
         Among all processes.
     """

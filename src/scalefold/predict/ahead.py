@@ -37,10 +37,8 @@ def ready_features(query: Query, config: Config, device: torch.device) -> list[F
 
     Parameters
     ----------
-    query : Query
     config : Config
         ``features``, ``evaluation.recycling`` and ``evaluation.seed`` are used.
-    device : torch.device
     """
     passes, seed = config.evaluation.recycling + 1, config.evaluation.seed
     if device.type != "cuda":

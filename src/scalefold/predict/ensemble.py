@@ -27,8 +27,6 @@ class Ensemble:
 
     Parameters
     ----------
-    members : sequence of Member
-    device : torch.device
     tolerance_angstrom : float
         As for `Predictor`.
     predictors : SharedPredictors, optional

@@ -48,7 +48,6 @@ def read_weights(path: Path, model: ModelConfig) -> LoadedWeights:
     path : Path
         A checkpoint folder, whose averaged weights are taken, or a weight file: ScaleFold's,
         OpenFold's, or AlphaFold's (``.npz``).
-    model : ModelConfig
 
     Raises
     ------

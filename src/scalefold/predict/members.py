@@ -27,7 +27,6 @@ class Member:
     ----------
     label : str
         Names its files; no other member has it.
-    loaded : LoadedWeights
     config : Config
         Of its own training, or of a preset.
     """

@@ -111,7 +111,6 @@ def model_cif(
         The atom was predicted.
     plddt : Tensor, shape (N,)
         0 to 100; also the B-factor of the residue's atoms.
-    ptm : float, optional
     pae_file : str, optional
         Name of the file with the predicted aligned errors, beside this one.
     details : str, optional

@@ -45,13 +45,11 @@ def write_target(
     ----------
     out : Path
         The folder ``<name>`` is made in it.
-    target : Target
     aatype : Tensor, shape (N,)
     alignment_rows : int
         Of the whole alignment.
     measure : str
         What the predictions are ranked by.
-    ranked : sequence of Ranked
     made_from, made_with : mapping
         What the prediction depends on, and the code and device that made it.
 
@@ -91,8 +89,6 @@ def check_settings(out: Path, targets: Iterable[Target], now: Mapping[str, Any])
 
     Parameters
     ----------
-    out : Path
-    targets : iterable of Target
     now : mapping
         What the predictions of all targets depend on: the weights and settings in ``made_from``.
 

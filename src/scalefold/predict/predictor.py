@@ -222,7 +222,6 @@ def memory_explained(length: int, device: torch.device) -> Iterator[None]:
     ----------
     length : int
         Residues of the chain.
-    device : torch.device
     """
     try:
         yield
@@ -263,7 +262,6 @@ def predictor(
         used.
     weights : dict
         Of all parameters of the model.
-    device : torch.device
     tolerance_angstrom : float, optional
         As for `Predictor`.
     mesh : Mesh, optional

@@ -24,8 +24,6 @@ class Ranked:
     ----------
     rank : int
         1 is the best.
-    member : Member
-    prediction : Prediction
     plddt : Tensor, shape (N,), float64
         0 to 100.
     """

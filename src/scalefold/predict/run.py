@@ -23,7 +23,7 @@ import scalefold
 from scalefold.checkpoint.provenance import made_with
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
-from scalefold.io.atomic import make_folder, write_bytes
+from scalefold.io.atomic import make_folder
 from scalefold.io.case_collisions import check_case_collisions
 from scalefold.predict.ahead import made_ahead
 from scalefold.predict.ensemble import Ensemble, Key
@@ -34,6 +34,7 @@ from scalefold.predict.ranking import rank
 from scalefold.predict.shared_chain import SharedPredictors
 from scalefold.predict.targets import Target
 from scalefold.progress import LiveLine
+from scalefold.raw.table import write_table
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,6 @@ class Outcome:
 
     Attributes
     ----------
-    name : str
     length : int or None
         None where there is no sequence.
     fate : str
@@ -75,9 +75,8 @@ class Outcome:
         ptm, measure = best.get("ptm"), self.record["ranked_by"] if self.record else ""
         numbers = (best.get("mean_plddt"), ptm)
         shown = ["" if number is None else str(number) for number in numbers]
-        reason = " ".join(self.reason.split())
         length = "" if self.length is None else str(self.length)
-        return [self.name, length, self.fate, label, *shown, measure, reason]
+        return [self.name, length, self.fate, label, *shown, measure, self.reason]
 
 
 def predict_targets(
@@ -100,7 +99,6 @@ def predict_targets(
     ----------
     targets : sequence of Target
         Of different names.
-    members : sequence of Member
     out : Path
         Gets a folder for each target, and ``predictions.tsv``. A target whose folder is there
         already, from the same sequence, alignment, weights and settings, is left as it is.
@@ -143,7 +141,7 @@ def predict_targets(
             work.run(sorted(targets, key=lambda target: target.length), settle)
     finally:
         settled = [outcomes[t.name] for t in targets if t.name in outcomes] + list(refused)
-        _write_summary(out / SUMMARY_FILE, settled)
+        write_table(out / SUMMARY_FILE, COLUMNS, (outcome.row() for outcome in settled))
     return settled
 
 
@@ -264,8 +262,3 @@ def _said(outcome: Outcome) -> str:
     best = outcome.record["models"][0]
     shown = f"pLDDT {best['mean_plddt']:.1f}"
     return shown if outcome.fate == "predicted" else f"predicted before, {shown}"
-
-
-def _write_summary(path: Path, outcomes: Sequence[Outcome]) -> None:
-    rows = [list(COLUMNS), *(outcome.row() for outcome in outcomes)]
-    write_bytes(path, "".join("\t".join(row) + "\n" for row in rows).encode())

@@ -81,7 +81,6 @@ class SharedPredictors:
     ----------
     device : torch.device
         Of this process.
-    mesh : Mesh
     """
 
     def __init__(self, device: torch.device, mesh: Mesh = SINGLE) -> None:

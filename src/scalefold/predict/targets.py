@@ -35,7 +35,6 @@ class Target:
         Of its folder.
     length : int
         Residues.
-    sequence : str
     read : callable
         Returns its query; raises an InputError if its alignments cannot be used.
     alignment : callable
@@ -56,7 +55,6 @@ def fasta_targets(
 
     Parameters
     ----------
-    records : iterable of FastaRecord
     alignments : Path or None
         ``<alignments>/<name>/a3m/*.a3m``, or ``<name>/*.a3m``, or ``pdb/<name>/a3m/*.a3m``; None:
         each sequence is its whole alignment.
@@ -83,7 +81,6 @@ def shard_targets(reader: ShardReader, keys: Sequence[str]) -> list[Target]:
 
     Parameters
     ----------
-    reader : ShardReader
     keys : sequence of str
         Of chains with an alignment.
 

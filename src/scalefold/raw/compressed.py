@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import gzip
 import io
 import zlib
 from collections.abc import Iterator
@@ -112,22 +113,15 @@ def unpacked(file: BinaryIO) -> Iterator[bytes]:
     zlib.error
         It is damaged, or not gzipped.
     """
-    inflater = zlib.decompressobj(wbits=31)
-    while block := file.read(_PIECE_BYTES):
-        while block:
-            if inflater.eof:
-                block = block.lstrip(b"\0")  # padding between members
-                if not block:
-                    break
-                inflater = zlib.decompressobj(wbits=31)
-            piece = inflater.decompress(block, _PIECE_BYTES)
-            block = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-            yield piece
-    while not inflater.eof:
-        piece = inflater.decompress(b"", _PIECE_BYTES)
-        if not piece:
-            raise EOFError
-        yield piece
+    if len(file.read(2)) < 2:
+        raise EOFError
+    file.seek(0)
+    try:
+        with gzip.GzipFile(fileobj=file) as content:
+            while piece := content.read(_PIECE_BYTES):
+                yield piece
+    except gzip.BadGzipFile as error:
+        raise zlib.error(str(error)) from error
 
 
 def _pieces(file: BinaryIO, path: Path) -> Iterator[bytes]:

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from scalefold.errors import InputError, UnreadableError
 from scalefold.raw.compressed import GZIP_MAGIC
 
-MAX_RESIDUES: Final = 20_000
-"""Default for the longest sequence that is taken: HH-suite's own limit."""
+_MAX_RESIDUES: Final = 20_000
+"""Of the longest sequence that is taken: HH-suite's own limit."""
 # Folders and files get these names. UniProt's titles have bars: sp|P00974|BPT1_BOVIN.
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+|:=,@-]{0,119}")
 _BASES: Final = frozenset("ACGTUN")
@@ -60,7 +60,7 @@ class Fasta(NamedTuple):
     rejected: list[RejectedRecord]
 
 
-def read_fasta(path: Path, max_residues: int = MAX_RESIDUES) -> Fasta:
+def read_fasta(path: Path) -> Fasta:
     """Read the protein sequences of a file.
 
     Lower-case letters become upper-case, and blanks are left out. A record is set aside if its name
@@ -71,8 +71,6 @@ def read_fasta(path: Path, max_residues: int = MAX_RESIDUES) -> Fasta:
     ----------
     path
         Text; Windows line ends are fine.
-    max_residues
-        Length of the longest sequence that is taken.
 
     Raises
     ------
@@ -94,7 +92,7 @@ def read_fasta(path: Path, max_residues: int = MAX_RESIDUES) -> Fasta:
     line_of: dict[str, int] = {}
     for line, title, sequence in _split(text):
         name = (title.split() or [""])[0]
-        reason = _name_reason(name, line_of) or _sequence_reason(sequence, max_residues)
+        reason = _name_reason(name, line_of) or _sequence_reason(sequence)
         if reason is None:
             found.records.append(FastaRecord(name, sequence))
             line_of[name] = line
@@ -148,12 +146,12 @@ def _name_reason(name: str, line_of: dict[str, int]) -> str | None:
     return None
 
 
-def _sequence_reason(sequence: str, max_residues: int) -> str | None:
+def _sequence_reason(sequence: str) -> str | None:
     if not sequence:
         return "has no sequence: add it, or remove the record"
-    if len(sequence) > max_residues:
+    if len(sequence) > _MAX_RESIDUES:
         return (
-            f"has {len(sequence):,} residues, and at most {max_residues:,} are taken: cut it into "
+            f"has {len(sequence):,} residues, and at most {_MAX_RESIDUES:,} are taken: cut it into "
             "domains"
         )
     odd = re.search("[^A-Z]", sequence)

@@ -51,13 +51,8 @@ class Outline(EntryFacts):
     chains: tuple[NamedChain, ...]
 
 
-def read_outline(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Outline:
+def read_outline(path: Path) -> Outline:
     """Read an entry's chains. The atoms of an archive's file are skipped, which is faster.
-
-    Parameters
-    ----------
-    path, max_bytes
-        As of :func:`scalefold.raw.mmcif.read_entry`.
 
     Raises
     ------
@@ -65,10 +60,10 @@ def read_outline(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Outline:
         As :func:`scalefold.raw.mmcif.read_entry`, except for faults of atoms alone.
     """
     if ".cif" in path.suffixes:
-        block = _block(_ATOMS.sub(b"\n#", read_bytes(path, max_bytes), count=1))
+        block = _block(_ATOMS.sub(b"\n#", read_bytes(path, MAX_STRUCTURE_BYTES), count=1))
         if block is not None and (outline := _outline(block, path)) is not None:
             return outline
-    entry = read_entry(path, max_bytes)
+    entry = read_entry(path)
     chains = tuple(
         NamedChain(c.chain_key, c.label_asym_id, c.auth_asym_id, None, c.sequence)
         for c in entry.chains

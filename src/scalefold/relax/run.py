@@ -19,6 +19,7 @@ from scalefold.predict.outputs import RECORD_FILE
 from scalefold.predict.pdb_file import pdb
 from scalefold.progress import LiveLine
 from scalefold.raw.a3m import encode_sequence
+from scalefold.raw.table import write_table
 from scalefold.relax import check_openmm
 from scalefold.relax.violations import violations
 
@@ -83,8 +84,8 @@ def relax_predictions(
                     lines.append({"name": folder.name, "fate": "failed", "reason": reason})
                 progress.show(len(lines), f"{folder.name}: {lines[-1]['fate']}")
     finally:
-        rows = [COLUMNS, *([line.get(column, "") for column in COLUMNS] for line in lines)]
-        write_bytes(out / SUMMARY_FILE, "".join("\t".join(r) + "\n" for r in rows).encode())
+        rows = ([line.get(column, "") for column in COLUMNS] for line in lines)
+        write_table(out / SUMMARY_FILE, COLUMNS, rows)
     return lines
 
 

@@ -19,8 +19,6 @@ class Benchmark:
 
     Attributes
     ----------
-    rule : str
-    seconds : float
     max_rss_mb : float or None
         Largest resident memory; None where it was not measured, or the job was too short for it.
     """

@@ -42,7 +42,6 @@ def label_steps(axes: Axes, training: Mapping[str, Sequence[Any]]) -> None:
 
     Parameters
     ----------
-    axes : Axes
     training : mapping of str to sequence
         Columns ``step`` and, maybe, ``samples`` and ``hours``.
     """

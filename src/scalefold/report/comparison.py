@@ -90,7 +90,6 @@ def comparisons(
         Of the training, by step.
     others : sequence of (str, mapping)
         Names and evaluations of other weights.
-    splits : sequence of str
 
     Returns
     -------

@@ -47,7 +47,6 @@ def report_content(
     ----------
     name : str
         Of the run.
-    files : RunResults
     others : sequence of (str, mapping)
         Names and evaluations of other weights, to compare with the last evaluation.
     other_run : mapping, optional

@@ -70,7 +70,6 @@ def data_set(shards: Path, manifest_sha256: str | None, rejected: Sequence[Rejec
 
     Parameters
     ----------
-    shards : Path
     manifest_sha256 : str or None
         Of its manifest; None where that cannot be read.
     rejected : sequence of Rejected

@@ -28,7 +28,6 @@ def findings(files: RunResults, calibration: Mapping[str, Mapping[str, Any]]) ->
 
     Parameters
     ----------
-    files : RunResults
     calibration : mapping
         By split, see `scalefold.report.calibration.calibration`.
     """

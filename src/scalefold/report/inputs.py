@@ -39,13 +39,6 @@ class RunResults:
         Records of the metrics log, by step; the later of two of the same step.
     sessions : list of Session
         Of the training, in order.
-    evaluations : list of dict
-    checkpoints : list of Metadata
-    manifest : Manifest or None
-    manifest_sha256 : str or None
-    data : DataSet
-    rejected : list of Rejected
-    benchmarks : list of Benchmark
     ladder : dict or None
         Record of ``scalefold bench ladder``, if there is one.
     notes : list of str
@@ -77,7 +70,6 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunResults:
     key : str or None
         Of the training, or the folder's name of evaluations without one; None: the only training,
         and where there is none the only evaluations.
-    shards : Path
 
     Raises
     ------

@@ -53,8 +53,6 @@ def write_mlperf_log(run: Path, key: str | None, shards: Path, out: Path) -> Non
         The run's folder.
     key : str or None
         Of the training; None: the only one.
-    shards : Path
-    out : Path
 
     Raises
     ------

@@ -24,7 +24,6 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
 
     Parameters
     ----------
-    values : sequence of float
     window : int
         Records after which a value's weight has fallen to 1/e.
 

@@ -73,7 +73,6 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
 
     Parameters
     ----------
-    figure : Figure
     name : str
         Letters and hyphens, unique in the page: prefix of all ids.
     title, description : str

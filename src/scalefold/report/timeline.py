@@ -22,10 +22,8 @@ def timeline(
 
     Parameters
     ----------
-    sessions : sequence of Session
     metrics : sequence of mapping
         Records with ``step`` and ``time``: when a step was made.
-    evaluations : sequence of mapping
 
     Returns
     -------

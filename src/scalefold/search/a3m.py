@@ -25,13 +25,13 @@ _SYMBOLS: Final = np.frombuffer(MSA_SYMBOLS.encode(), np.uint8)
 _REFERENCE: Final = b"#=GC RF"
 
 
-def format_a3m(alignment: Alignment | MsaRecord, name: str = "query") -> bytes:
-    """Return an alignment as a3m: the first row has the name, the others are numbered.
+def format_a3m(alignment: Alignment | MsaRecord) -> bytes:
+    """Return an alignment as a3m: the first row is ``query``, the others are numbered.
 
     An alignment has only the number of residues between two columns of a row: they become ``x``.
     HH-suite uses only their number.
     """
-    rows = [f">{name}".encode()]
+    rows = [b">query"]
     for number, codes in enumerate(alignment.msa):
         symbols = _SYMBOLS[codes].tobytes()
         start, end = int(alignment.del_ptr[number]), int(alignment.del_ptr[number + 1])

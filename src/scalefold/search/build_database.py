@@ -104,7 +104,6 @@ def build_database(
     alignments: Sequence[NamedAlignment],
     limits: Limits,
     jobs: int = 1,
-    console: Console | None = None,
 ) -> list[Rejected]:
     """Write ``<database>_a3m``, ``_hhm`` and, last, ``_cs219``.
 
@@ -118,8 +117,6 @@ def build_database(
         Of each run of a program.
     jobs
         Runs of hhmake at a time.
-    console
-        Where progress is shown; default: standard error.
 
     Returns
     -------
@@ -137,7 +134,7 @@ def build_database(
     make_folder(database.parent)
     parts = database.with_name(f"{database.name}.parts")
     make_folder(parts)
-    made, rejected = _make_parts(parts, alignments, limits, jobs, console)
+    made, rejected = _make_parts(parts, alignments, limits, jobs)
     if not made:
         raise InputError(
             f"{database}: none of {len(alignments)} alignments can be used; {rejected[0].chain_key}"
@@ -186,7 +183,6 @@ def _make_parts(
     alignments: Sequence[NamedAlignment],
     limits: Limits,
     jobs: int,
-    console: Console | None,
 ) -> tuple[dict[str, Path], list[Rejected]]:
     """Make a3m and hhm of each entry if they are missing; return name -> path without ending."""
     made: dict[str, Path] = {}
@@ -195,7 +191,7 @@ def _make_parts(
     line = LiveLine(
         "profiles",
         total,
-        console or Console(stderr=True),
+        Console(stderr=True),
         seconds_between_lines=_SECONDS_BETWEEN_LINES,
     )
     with line, ThreadPoolExecutor(jobs) as pool:

@@ -61,7 +61,6 @@ def search(
     *,
     part: int | None = None,
     set_aside: Sequence[Rejected] = (),
-    console: Console | None = None,
 ) -> SearchSummary:
     """Search each distinct sequence once; records of the same sequence get copies.
 
@@ -78,8 +77,6 @@ def search(
         into ``out``.
     set_aside
         Records that could not be read, for the same table.
-    console
-        Where progress is shown; default: standard error.
 
     Raises
     ------
@@ -104,7 +101,7 @@ def search(
     line = LiveLine(
         "search",
         len(records),
-        console or Console(stderr=True),
+        Console(stderr=True),
         seconds_between_lines=_SECONDS_BETWEEN_LINES,
     )
     try:

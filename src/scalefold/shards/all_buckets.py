@@ -72,7 +72,6 @@ def read_buckets(
 
     Parameters
     ----------
-    folder, buckets
     listed
         See :func:`~.chain_list.list_table`.
     config

@@ -42,10 +42,8 @@ class Reason:
 
     Attributes
     ----------
-    stage : str
     reason : str
         Without the names and numbers of a single chain.
-    chains : int
     first : Rejected
         One of them, with its whole reason.
     """

@@ -38,7 +38,6 @@ class _Users(NamedTuple):
 
     Attributes
     ----------
-    entries : set of str
     newest : date or None
         Last release of all, ``None`` where none is known.
     """
@@ -77,7 +76,6 @@ def locate_templates(
     ----------
     out
         Shard folder with the bucket's shard of hits.
-    bucket
     alignments
         See :func:`~.alignment_table.alignment_columns`; of the bucket.
     users

@@ -24,7 +24,6 @@ def read_sealed(path: Path, fix: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    path
     fix
         How the file is fixed, for errors.
 

@@ -47,7 +47,6 @@ class TrainingParts:
         What a step updates.
     state : TrainingState
         These three as a checkpoint holds them, and as ranks have them in common.
-    step : TrainingStep
     checkpointing : ActivationCheckpointing
         What ``training.recomputation`` came to.
     """
@@ -66,8 +65,6 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
 
     Parameters
     ----------
-    config : Config
-    device : torch.device
     mesh : Mesh
         How the work is divided among processes.
 

@@ -95,9 +95,6 @@ class TrainingLoop:
 
     Parameters
     ----------
-    config : Config
-    parts : TrainingParts
-    mesh : Mesh
     step : int
         Steps made before, by which ``parts`` is in its present state.
     skips : SkippedSteps

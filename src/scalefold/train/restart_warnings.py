@@ -21,7 +21,6 @@ def restart_warnings(
     ----------
     training : Path
         Its folder.
-    config : Config
     published : sequence of int
         Steps of its checkpoints, see `steps_made_from`.
     evaluated : collection of int

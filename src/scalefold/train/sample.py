@@ -33,7 +33,6 @@ class SampleNumbers:
 
     Attributes
     ----------
-    names : tuple of str
     values : Tensor, shape (len(names),), float32
     """
 
@@ -65,7 +64,6 @@ class SampleGradient(SamplePasses[SampleNumbers]):
 
     Parameters
     ----------
-    model : AlphaFold
     backward : callable
         Leaves the gradient of a loss in the model's gradient buffers, see `FlatParameters`.
     config : Config

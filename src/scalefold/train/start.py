@@ -61,7 +61,6 @@ def train(
 
     Parameters
     ----------
-    config : Config
     shards : Path
         What ``scalefold pack`` wrote.
     out : Path

@@ -31,10 +31,8 @@ class TrainingStep:
     ----------
     sample_gradient : callable
         A `SampleGradient`, or what stands for it.
-    mean : ClippedMean
     state : TrainingState
         What a step updates.
-    mesh : Mesh
     """
 
     def __init__(
@@ -61,7 +59,6 @@ class TrainingStep:
         samples : sequence of list of dict
             Of each sample the features of its recycling passes, B = 1; gradients flow through the
             last one only. Each sample's gradient may be clipped by itself.
-        learning_rate : float
         notice : callable
             Called as late as possible; returns what the other ranks must know.
         """

@@ -47,7 +47,6 @@ def pack(per_sample: Tensor, not_finite: Tensor, notice: Notice) -> Tensor:
         Numbers of its samples; no samples: it is absent from this step.
     not_finite : Tensor, scalar
         How many of the samples have a loss or gradient that is not finite.
-    notice : Notice
     """
     num_samples, num_columns = per_sample.shape
     if COLUMNS + num_columns > LENGTH:

@@ -25,7 +25,6 @@ class StepNumbers:
         Of this rank.
     exchanged : Tensor, shape (`LENGTH`,), float32
         Sums over all ranks, see `pack`.
-    num_ranks : int
     gradient_norm : Tensor, scalar, float32
         Before clipping, see `ClippedMean.finish`.
     finite : Tensor, scalar, bool
@@ -50,7 +49,6 @@ class HostNumbers:
         Numbers of this rank's samples.
     means : dict of str to float
         Their means over the samples of all ranks.
-    gradient_norm : float
     finite : bool
         Whether the step was applied.
     absent : bool

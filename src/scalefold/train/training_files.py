@@ -37,14 +37,12 @@ class TrainingFiles:
 
     Parameters
     ----------
-    config : Config
     parts : TrainingParts
         Whose state the checkpoints hold.
     out : Path
         The training's folder.
     step : int
         Steps made before.
-    inputs : InputHashes
     former_data : sequence of FormerData
         See `scalefold.checkpoint.read.Metadata`.
     confirm : callable

@@ -77,7 +77,6 @@ def read_arrays(path: Path, max_bytes: int) -> dict[str, NDArray[Any]]:
 
     Parameters
     ----------
-    path : Path
     max_bytes : int
         What the arrays may come to; refused before they are unpacked.
 

@@ -74,7 +74,6 @@ def export_weights(
         For example from `scalefold.checkpoint.read.load_weights`.
     config : ModelConfig
         The model that they are of.
-    path : Path
     target_format : str
         ``openfold``: a plain state dictionary, float32, as OpenFold's current version loads it.
 

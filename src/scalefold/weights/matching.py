@@ -64,7 +64,6 @@ def check_state(state: Mapping[str, Tensor], config: ModelConfig, source: str) -
     ----------
     state : mapping of name to Tensor
         float32, or a narrower floating-point type (widening is exact).
-    config : ModelConfig
     source : str
         What to call the state in errors.
 

@@ -29,7 +29,7 @@ def test_a_made_up_mirror_is_packed_whole(tmp_path: Path) -> None:
         },
     }
     config = make_config({"data": data})
-    fetch(read_chains(config.data.chains), config.data, tmp_path / "raw", console=QUIET)
+    fetch(read_chains(config.data.chains), config.data, tmp_path / "raw")
     manifest = pack(config, tmp_path / "raw", tmp_path / "shards", console=QUIET)
     assert manifest.counts["chains set aside"] == 0
     assert manifest.counts["alignments"] == 2

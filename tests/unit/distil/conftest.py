@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from tests.example import set_example_weights
 from typer.testing import CliRunner
 
 from scalefold.cli import app
 from scalefold.config import Config
 from scalefold.model import AlphaFold
-from scalefold.model.example import set_example_weights
 
 ALIGNMENTS = Path(__file__).parents[3] / "demo/mirror/openproteinset/pdb"
 NAMES = {"1lcd_A": "1lcd", "4zey_A": "4zey", "3zee_A": "tr|X1|PAR3_A", "5pti_A": "5pti"}

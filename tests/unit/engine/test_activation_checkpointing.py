@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.example import example_features, set_example_weights
 from torch import Tensor
 
 from scalefold.config import make_config
@@ -26,7 +27,6 @@ from scalefold.loader.loader import TrainingLoader
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Previous
-from scalefold.model.example import example_features, set_example_weights
 from scalefold.ops import TORCH, Ops
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import assemble

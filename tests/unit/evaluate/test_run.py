@@ -14,6 +14,7 @@ import gemmi
 import pytest
 import torch
 from rich.console import Console
+from tests.example import set_example_weights
 
 from scalefold.checkpoint.read import load_weights
 from scalefold.checkpoint.write import save
@@ -29,7 +30,6 @@ from scalefold.features.query import Query
 from scalefold.fetch.run import fetch
 from scalefold.model import AlphaFold, Previous
 from scalefold.model.confidence import plddt
-from scalefold.model.example import set_example_weights
 from scalefold.predict.predictor import Prediction
 from scalefold.progress import LiveLine
 from scalefold.raw.chains import read_chains
@@ -78,7 +78,7 @@ def settings(folder: Path) -> Callable[..., Config]:
 @pytest.fixture(scope="module")
 def shards(folder: Path, settings: Callable[..., Config]) -> Path:
     config = settings()
-    fetch(read_chains(config.data.chains), config.data, folder / "raw", console=Console(quiet=True))
+    fetch(read_chains(config.data.chains), config.data, folder / "raw")
     pack(config, folder / "raw", folder / "shards", console=Console(quiet=True))
     return folder / "shards"
 

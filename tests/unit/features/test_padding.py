@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.example import example_features
 
 from scalefold.errors import InputError
 from scalefold.features.padding import pad, pad_to_degree, padded_sizes
-from scalefold.model.example import example_features
 
 SIZES = {"B": 1, "N": 13, "S": 5, "E": 7, "T": 2}
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from scalefold.errors import InputError
 from scalefold.fetch.alphafold_parameters import ARCHIVE, RECORD, fetch_parameters
@@ -45,8 +44,7 @@ def state_md5(site, content: bytes) -> None:
 
 
 def run(site, out: Path) -> list[Path]:
-    quiet = Console(file=io.StringIO())
-    return fetch_parameters(out, site.url, quiet, Downloader(attempts=1))
+    return fetch_parameters(out, site.url, Downloader(attempts=1))
 
 
 def test_an_interrupted_archive_goes_on_and_is_unpacked(site, tmp_path: Path) -> None:

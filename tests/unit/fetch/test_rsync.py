@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
 import socket
@@ -17,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from rich.console import Console
 from tests.unit.fetch.test_run import CIF, PDB, fill, settings, train
 
 from scalefold.config.mirror_roots import local_folder, rsync_module
@@ -86,8 +84,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 def run(chains: list[str], out: Path, *roots: str) -> FetchSummary:
     with closing(Downloader(attempts=2, backoff_seconds=0.001)) as downloader:
         rows = [train(key) for key in chains]
-        console = Console(file=io.StringIO())
-        return fetch(rows, settings(*roots), out, downloader=downloader, console=console)
+        return fetch(rows, settings(*roots), out, downloader=downloader)
 
 
 def serve(daemon: Daemon, site, *chain_keys: str) -> None:

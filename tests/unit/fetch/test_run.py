@@ -3,14 +3,12 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
-import io
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from scalefold.config.data import DataConfig
 from scalefold.errors import InputError
@@ -45,7 +43,7 @@ def settings(*roots: str, **changes: object) -> DataConfig:
 
 
 def run(chains: list[ChainRow], data: DataConfig, out: Path, **keys: object) -> FetchSummary:
-    return fetch(chains, data, out, console=Console(file=io.StringIO()), **keys)
+    return fetch(chains, data, out, **keys)
 
 
 def fetched_table(path: Path) -> dict[str, dict[str, str]]:

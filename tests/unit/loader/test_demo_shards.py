@@ -45,7 +45,7 @@ def demo_config():
 def reader(demo_config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     quiet = Console(quiet=True)
-    fetch(read_chains(demo_config.data.chains), demo_config.data, folder / "raw", console=quiet)
+    fetch(read_chains(demo_config.data.chains), demo_config.data, folder / "raw")
     pack(demo_config, folder / "raw", folder / "shards", console=quiet)
     return ShardReader(folder / "shards")
 

@@ -2,12 +2,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.example import example_features, set_example_weights
 
 from scalefold.config.load import merge, preset_tree
 from scalefold.config.model import ModelConfig
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold, Assembly, Previous
-from scalefold.model.example import example_features, set_example_weights
 
 SIZES = {"B": 2, "N": 12, "S": 6, "E": 4, "T": 2}
 ConfigOf = Callable[..., ModelConfig]

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.example import example_features, set_example_weights
 
 from scalefold.features.contract import INPUT_FEATURES, Features
 from scalefold.model import AlphaFold, Outputs, Previous
-from scalefold.model.example import example_features, set_example_weights
 from scalefold.model.structure import StructureModule
 
 KEYS = Path(__file__).with_name("state_dict_keys.txt")

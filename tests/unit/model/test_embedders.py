@@ -1,4 +1,5 @@
 import torch
+from tests.example import set_example_weights
 
 from scalefold.chem.residues import CA, CB, RESTYPE_INDEX
 from scalefold.model.contract import Previous
@@ -8,7 +9,6 @@ from scalefold.model.embedders import (
     RecyclingEmbedder,
     pseudo_beta,
 )
-from scalefold.model.example import set_example_weights
 from scalefold.model.one_hot import distance_one_hot
 
 

@@ -1,11 +1,11 @@
 import pytest
 import torch
+from tests.example import set_example_weights
 from torch import nn
 
 from scalefold.model import AlphaFold
 from scalefold.model.dropout import DropoutLayer
 from scalefold.model.evoformer import EvoformerBlock, ExtraMsaBlock
-from scalefold.model.example import set_example_weights
 from scalefold.model.pair_stack import TemplatePairBlock
 
 LAYERS = (

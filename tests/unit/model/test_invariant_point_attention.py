@@ -2,11 +2,11 @@ import math
 
 import pytest
 import torch
+from tests.example import set_example_weights
 from torch.nn import functional
 
 from scalefold.config.model import StructureModuleConfig
 from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
-from scalefold.model.example import set_example_weights
 from scalefold.model.invariant_point_attention import InvariantPointAttention
 
 CONFIG = StructureModuleConfig(c_hidden=3, num_heads=2, num_qk_points=2, num_v_points=3)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.example import example_features, set_example_weights
 from torch import Tensor
 
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold, Outputs, Previous, Templates
-from scalefold.model.example import example_features, set_example_weights
 from scalefold.model.passes import SamplePasses
 
 SIZES = {"N": 7, "S": 3, "E": 2, "T": 2}

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.example import example_features, set_example_weights
 from torch import Tensor
 
 from scalefold.model import AlphaFold, Assembly, Previous
-from scalefold.model.example import example_features, set_example_weights
 from scalefold.parallel import Pending, Ready
 
 SIZES = {"B": 1, "N": 8, "S": 6, "E": 4, "T": 2}

@@ -2,11 +2,11 @@ import math
 
 import pytest
 import torch
+from tests.example import set_example_weights
 from torch.utils._pytree import tree_map
 
 from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
 from scalefold.model.assembly import Assembly
-from scalefold.model.example import set_example_weights
 from scalefold.model.structure import BackboneUpdate, StructureModule
 from scalefold.ops.dropout import mix, residual_dropout
 

@@ -1,9 +1,9 @@
 import torch
+from tests.example import example_features, set_example_weights
 from torch import Tensor
 
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold
-from scalefold.model.example import example_features, set_example_weights
 from scalefold.model.template import TemplateEmbedder, TemplatePairEmbedder
 
 

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import torch
+from tests.example import set_example_weights
 
 from scalefold.chem.residues import (
     ATOM14,
@@ -12,7 +13,6 @@ from scalefold.chem.residues import (
     RESTYPES,
 )
 from scalefold.geometry.rigid import Rigid
-from scalefold.model.example import set_example_weights
 from scalefold.model.torsion import AllAtoms, AngleResnet
 
 

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.example import set_example_weights
 
 from scalefold.model.assembly import Assembly
-from scalefold.model.example import set_example_weights
 from scalefold.model.triangle_attention import (
     TriangleAttentionEndingNode,
     TriangleAttentionStartingNode,

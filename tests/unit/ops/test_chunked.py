@@ -6,11 +6,11 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from tests.example import example_features, set_example_weights
 
 from scalefold.config.load import preset_model
 from scalefold.model import AlphaFold, Previous
 from scalefold.model.assembly import Assembly
-from scalefold.model.example import example_features, set_example_weights
 from scalefold.ops import TORCH
 from scalefold.ops.attention import attention
 from scalefold.ops.chunked import chunked

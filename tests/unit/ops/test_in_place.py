@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from tests.example import example_features, set_example_weights
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from scalefold.config.load import preset_config, preset_model
@@ -14,7 +15,6 @@ from scalefold.engine.precision import narrow_model
 from scalefold.features.contract import INPUT_FEATURES
 from scalefold.model import AlphaFold, Outputs, Previous
 from scalefold.model.assembly import Assembly
-from scalefold.model.example import example_features, set_example_weights
 from scalefold.ops import TORCH, Ops
 from scalefold.ops.chunked import chunked
 from scalefold.ops.in_place import in_place

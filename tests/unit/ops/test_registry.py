@@ -2,10 +2,10 @@ import dataclasses
 
 import pytest
 import torch
+from tests.example import example_features
 
 from scalefold.config.model import ModelConfig
 from scalefold.model import AlphaFold, Assembly, Previous
-from scalefold.model.example import example_features
 from scalefold.model.transition import Transition
 from scalefold.ops import TORCH, Ops
 

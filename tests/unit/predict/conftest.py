@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.example import set_example_weights
 
 from scalefold.checkpoint.write import save
 from scalefold.config import Config
 from scalefold.config.load import config_hash, preset_config
 from scalefold.model import AlphaFold
-from scalefold.model.example import set_example_weights
 from scalefold.shards.manifest import data_hash
 from scalefold.weights import State
 from scalefold.weights.alphafold import Layout, alphafold_entries

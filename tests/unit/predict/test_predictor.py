@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from tests.example import example_features, set_example_weights
 
 from scalefold.config import Config, make_config
 from scalefold.features.pipeline import prediction_features
 from scalefold.features.query import Query
 from scalefold.fetch.run import fetch
 from scalefold.model import AlphaFold
-from scalefold.model.example import example_features, set_example_weights
 from scalefold.predict.predictor import Prediction, Predictor, choose_precision, predictor
 from scalefold.raw.chains import read_chains
 from scalefold.shards.pack import pack
@@ -44,7 +44,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 @pytest.fixture(scope="module")
 def reader(config: Config, tmp_path_factory: pytest.TempPathFactory) -> ShardReader:
     folder, quiet = tmp_path_factory.mktemp("data"), Console(quiet=True)
-    fetch(read_chains(config.data.chains), config.data, folder / "raw", console=quiet)
+    fetch(read_chains(config.data.chains), config.data, folder / "raw")
     pack(config, folder / "raw", folder / "shards", console=quiet)
     return ShardReader(folder / "shards")
 

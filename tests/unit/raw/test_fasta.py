@@ -11,10 +11,10 @@ from scalefold.errors import InputError
 from scalefold.raw.fasta import FastaRecord, read_fasta
 
 
-def _read(tmp_path: Path, content: str | bytes, **options: int):
+def _read(tmp_path: Path, content: str | bytes):
     path = tmp_path / "my.fasta"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return read_fasta(path, **options)
+    return read_fasta(path)
 
 
 def test_reads_names_and_sequences(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_reads_names_and_sequences(tmp_path: Path) -> None:
         ">eszett\nMKßV\n",
         ">empty\n",
         ">unknown\nXXXX\n",
-        ">long\n" + "M" * 101 + "\n",
+        ">long\n" + "M" * 20_001 + "\n",
         ">dna\n" + "ACGTN" * 5 + "\n",
         ">rna\n" + "ACGU" * 5 + "\n",
         ">good\nMKVA\n",  # a second one of this name
@@ -53,7 +53,7 @@ def test_reads_names_and_sequences(tmp_path: Path) -> None:
 )
 def test_sets_one_record_aside_and_goes_on(tmp_path: Path, record: str) -> None:
     content = f">good\nMKV\n{record}>last\nMKL\n"
-    records, rejected = _read(tmp_path, content, max_residues=100)
+    records, rejected = _read(tmp_path, content)
     assert records == [FastaRecord("good", "MKV"), FastaRecord("last", "MKL")]
     (only,) = rejected
     assert only.line == 3

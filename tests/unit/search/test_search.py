@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from tests.unit.search.conftest import ALIGNMENTS, alignment, needs
 
 from scalefold.config import make_config
@@ -25,7 +24,6 @@ from scalefold.search.search import search
 SEQUENCE = query_of(alignment("5pti_A"), "5pti_A")
 RECORDS = [FastaRecord("one_A", SEQUENCE), FastaRecord("two_A", SEQUENCE)]
 OTHER = FastaRecord("other_A", "WMHQDYCNRS" * 4)
-QUIET = Console(quiet=True)
 
 
 def _config(**section: Any) -> Config:
@@ -66,14 +64,14 @@ STEPS = _steps(("jackhmmer", "uniref90_hits"), ("hhblits", "bfd_uniclust_hits"))
 
 
 def test_a_sequence_is_searched_once(tmp_path: Path, programs: _Programs) -> None:
-    summary = search(RECORDS, _config(steps=STEPS), tmp_path, console=QUIET)
+    summary = search(RECORDS, _config(steps=STEPS), tmp_path)
     assert len(programs.runs) == len(STEPS)
     assert summary.rejected == []
     for record in RECORDS:
         folder = tmp_path / "alignments" / record.name
         names = ["uniref90_hits", "bfd_uniclust_hits"]
         assert len(read_folder(folder, SEQUENCE, names)) == 1  # the hit is a duplicate
-    search(RECORDS, _config(steps=STEPS), tmp_path, console=QUIET)
+    search(RECORDS, _config(steps=STEPS), tmp_path)
     assert len(programs.runs) == len(STEPS)
 
 
@@ -81,12 +79,12 @@ def test_a_failed_step_leaves_nothing_to_pack_and_is_tried_again(
     tmp_path: Path, programs: _Programs
 ) -> None:
     programs.fails = {"bfd_uniclust_hits"}
-    summary = search([*RECORDS, OTHER], _config(steps=STEPS), tmp_path, console=QUIET)
+    summary = search([*RECORDS, OTHER], _config(steps=STEPS), tmp_path)
     assert {r.chain_key for r in summary.rejected} == {"one_A", "two_A", "other_A"}
     assert not (tmp_path / "alignments").exists()
     assert (tmp_path / "rejected-search.tsv").read_text().count("took too long") == 3
     programs.fails, programs.runs = set(), []
-    search([*RECORDS, OTHER], _config(steps=STEPS), tmp_path, console=QUIET)
+    search([*RECORDS, OTHER], _config(steps=STEPS), tmp_path)
     assert {name for name, _ in programs.runs} == {"bfd_uniclust_hits"}  # the other one is there
     assert (tmp_path / "rejected-search.tsv").read_text().count("\n") == 1
     assert not list((tmp_path / "searching").iterdir())
@@ -98,20 +96,20 @@ def test_many_sequences_without_any_result_are_an_error(
     programs.fails = {"bfd_uniclust_hits"}
     records = [FastaRecord(f"n{number}_A", "MKVLAWYHH" + "A" * number) for number in range(12)]
     with pytest.raises(InputError, match="none of 12 sequences"):
-        search(records, _config(steps=STEPS), tmp_path, console=QUIET)
+        search(records, _config(steps=STEPS), tmp_path)
     assert (tmp_path / "rejected-search.tsv").read_text().count("took too long") == 12
 
 
 def test_other_settings_are_searched_again(tmp_path: Path, programs: _Programs) -> None:
-    search(RECORDS[:1], _config(steps=STEPS), tmp_path, console=QUIET)
+    search(RECORDS[:1], _config(steps=STEPS), tmp_path)
     longer = [{**step, "max_minutes": 500} for step in STEPS]
-    search(RECORDS[:1], _config(steps=longer), tmp_path, console=QUIET)
+    search(RECORDS[:1], _config(steps=longer), tmp_path)
     assert len(programs.runs) == 2
     fewer = [{**step, "max_rows": 5} for step in STEPS]
-    search(RECORDS[:1], _config(steps=fewer), tmp_path, console=QUIET)
+    search(RECORDS[:1], _config(steps=fewer), tmp_path)
     assert len(programs.runs) == 4
     (tmp_path / "alignments/one_A/a3m/uniref90_hits.a3m").unlink()
-    search(RECORDS[:1], _config(steps=fewer), tmp_path, console=QUIET)
+    search(RECORDS[:1], _config(steps=fewer), tmp_path)
     assert len(programs.runs) == 6
 
 
@@ -130,7 +128,7 @@ def test_a_renewed_database_is_searched_again_and_said(
     def searched(number: int, *, says: bool) -> None:
         programs.runs = []
         caplog.clear()
-        search(records, _config(steps=steps), out, console=QUIET)
+        search(records, _config(steps=steps), out)
         assert len(programs.runs) == number
         assert [str(tmp_path / "db") in one for one in caplog.messages] == [True] * says
 
@@ -150,19 +148,19 @@ def test_a_renewed_database_is_searched_again_and_said(
 def test_results_of_earlier_versions_stay(tmp_path: Path, programs: _Programs) -> None:
     (tmp_path / "db").write_text(">one")
     steps = _steps(("jackhmmer", "uniref90_hits"), database=str(tmp_path / "db"))
-    search(RECORDS[:1], _config(steps=steps), tmp_path, console=QUIET)
+    search(RECORDS[:1], _config(steps=steps), tmp_path)
     path = tmp_path / "alignments/one_A/searched.json"
     record = json.loads(path.read_text())
     del record["databases"]
     path.write_text(json.dumps(record))
-    search(RECORDS[:1], _config(steps=steps), tmp_path, console=QUIET)
+    search(RECORDS[:1], _config(steps=steps), tmp_path)
     assert len(programs.runs) == 1
 
 
 def test_the_query_alone_must_be_allowed(tmp_path: Path) -> None:
-    summary = search([OTHER], _config(), tmp_path, console=QUIET)
+    summary = search([OTHER], _config(), tmp_path)
     assert "query_alone" in summary.rejected[0].reason
-    summary = search([OTHER], _config(query_alone=True), tmp_path, console=QUIET)
+    summary = search([OTHER], _config(query_alone=True), tmp_path)
     assert summary.outcomes == {"query alone": 1}
     names = ["uniref90_hits"]
     assert len(read_folder(tmp_path / "alignments/other_A", OTHER.sequence, names)) == 1
@@ -177,7 +175,7 @@ def test_given_alignments_are_taken(tmp_path: Path, programs: _Programs) -> None
     (given / "other_A.a3m").write_text(f">query\n{SEQUENCE}\n")
     config = _config(steps=STEPS, given=str(given))
     third = FastaRecord("third_A", "MKVLAWYHH")
-    summary = search([*RECORDS, OTHER, third], config, tmp_path / "out", console=QUIET)
+    summary = search([*RECORDS, OTHER, third], config, tmp_path / "out")
     assert {sequence for _, sequence in programs.runs} == {third.sequence}
     assert [r.chain_key for r in summary.rejected] == ["other_A"]  # of another sequence
     content = (tmp_path / "out/alignments/one_A/a3m/uniref90_hits.a3m").read_bytes()
@@ -194,7 +192,7 @@ def test_parts_are_disjoint_and_keep_a_sequence_together() -> None:
 def test_refuses_a_configuration_without_the_section(tmp_path: Path) -> None:
     config = _config().model_copy(update={"search": None})
     with pytest.raises(InputError, match="no section search"):
-        search(RECORDS, config, tmp_path, console=QUIET)
+        search(RECORDS, config, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +214,7 @@ def test_refuses_steps_that_could_not_work(steps: list[dict[str, Any]], fault: s
 def test_an_absent_database_is_found_before_anything_is_run(tmp_path: Path) -> None:
     steps = _steps(("jackhmmer", "uniref90_hits"), database=str(tmp_path / "no.fasta"))
     with pytest.raises(InputError, match=r"no\.fasta|jackhmmer is not installed"):
-        search(RECORDS, _config(steps=steps), tmp_path, console=QUIET)
+        search(RECORDS, _config(steps=steps), tmp_path)
 
 
 @needs("jackhmmer", "hhblits", "hhsearch")
@@ -227,7 +225,7 @@ def test_real_programs_one_after_another(tmp_path: Path, database: Path, sequenc
             ("hhblits", "bfd_uniclust_hits"), ("hhsearch", "pdb70_hits"), database=str(database)
         ),
     ]
-    summary = search([RECORDS[0], OTHER], _config(steps=steps), tmp_path, console=QUIET)
+    summary = search([RECORDS[0], OTHER], _config(steps=steps), tmp_path)
     assert [r.chain_key for r in summary.rejected] == ["other_A"]  # nothing is found
     folder = tmp_path / "alignments/one_A"
     assert len(read_folder(folder, SEQUENCE, ["uniref90_hits", "bfd_uniclust_hits"])) > 20
@@ -241,5 +239,5 @@ def test_the_demos_alignments_can_all_be_given(tmp_path: Path) -> None:
     for folder in sorted(ALIGNMENTS.iterdir()):
         (given / f"{folder.name}.a3m").write_bytes(alignment(folder.name))
         records.append(FastaRecord(folder.name, query_of(alignment(folder.name), folder.name)))
-    summary = search(records, _config(given=str(given)), tmp_path / "out", console=QUIET)
+    summary = search(records, _config(given=str(given)), tmp_path / "out")
     assert summary.outcomes == {"given": len(records)}

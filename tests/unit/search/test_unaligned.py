@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from scalefold.config import make_config
 from scalefold.config.schema import Config
@@ -54,7 +53,7 @@ def test_one_chain_of_each_sequence_without_an_alignment(tmp_path: Path, config:
     raw, shards = tmp_path / "raw", tmp_path / "shards"
     found = unaligned(config, raw, shards)
     assert [record.name for record in found] == ["1mol_A", "5pti_A"]
-    search(found, config, raw, console=Console(quiet=True))
+    search(found, config, raw)
     assert unaligned(config, raw, shards) == found  # the search knows itself what is done
     _add_alignment(raw, "1mol_B", "1mol_A")
     assert [record.name for record in unaligned(config, raw, shards)] == ["5pti_A"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.example import set_example_weights
 from tests.parity.test_whole_golden import Result, gradient, named_outputs
 from tools.parity.peer_code import EPS, PeerCode
 from tools.parity.peer_models import (
@@ -27,7 +28,6 @@ from scalefold.config.model import ModelConfig
 from scalefold.config.schema import LossConfig
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold
-from scalefold.model.example import set_example_weights
 
 
 def _root_in_full(total: Tensor, last: Features) -> Tensor:

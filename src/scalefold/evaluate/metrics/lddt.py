@@ -64,7 +64,6 @@ def pair_sums(comparison: Comparison, atoms: Tensor, partners: Tensor) -> tuple[
 
     Parameters
     ----------
-    comparison : Comparison
     atoms, partners : Tensor, shape (N, 37), bool
         Pairs of one of ``atoms`` and one of ``partners`` count, where both were observed, in
         different residues, at a true distance below the inclusion radius. An atom that the

@@ -41,7 +41,6 @@ def example_features(sizes: Mapping[str, int], seed: int = 0, padding: int = 0) 
     ----------
     sizes : mapping
         Of the dimensions of the feature contract: B, N, S, E, T.
-    seed : int
     padding : int
         Number of padded residues; where positive, the last rows of both alignments and the last
         template slot are padded as well.
