@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import gemmi
 import pytest
 from tests.unit.cli.conftest import DEMO, ROOT, run
 
@@ -139,6 +141,28 @@ def test_convert(tmp_path: Path) -> None:
         for options in ([], ["--chain", "../A"], ["--chain", "1abc_A"]):
             result = run("convert", str(empty), "--out", str(out), *options)
             assert result.exit_code == 2, result.output
+
+
+def test_structures_of_two_formats_are_warned_of_and_converted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mixed, mirror = tmp_path / "mixed", tmp_path / "mirror"
+    mixed.mkdir()
+    for name in ("1ay7", "4i6p"):
+        (path,) = (MIRROR / "wwpdb").rglob(f"{name}.cif.gz")
+        shutil.copy(path, mixed)
+    gemmi.read_structure(str(mixed / "4i6p.cif.gz")).write_pdb(str(mixed / "mine.pdb"))
+    chains = ("-o", str(tmp_path / "chains.tsv"), "--clusters", "none")
+    assert run("chains", str(mixed), *chains).exit_code == 0
+    assert "2 .cif.gz, 1 .pdb" in caplog.text
+    caplog.clear()
+    for expected in (0, 2):  # what a folder holds is not deleted
+        result = run("convert", str(mixed), "--out", str(mirror))
+        assert result.exit_code == expected, result.output
+    assert len(list(mirror.iterdir())) == 3
+    assert run("chains", str(mirror), *chains).exit_code == 0
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "mine_A" in {row.chain_key for row in read_chains(tmp_path / "chains.tsv")}
 
 
 @pytest.mark.parametrize(
