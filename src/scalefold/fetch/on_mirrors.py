@@ -17,8 +17,8 @@ from scalefold.raw.chains import ChainRow, Split
 from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES, in_other_formats
 
 _FIXES: Final[Mapping[Kind, str]] = {
-    "structures": "data.mirrors.mmcif, or data.mirrors.mmcif_path ('{entry}.cif.gz' suits a folder "
-    "that has the files themselves)",
+    "structures": "data.mirrors.mmcif, or data.mirrors.mmcif_path ('{entry}.cif.gz', or "
+    "'{entry}.pdb', suits a folder that has the files themselves)",
     "alignments": "the name in data.alignments or data.template_hits (null does without), or the "
     "path, data.mirrors.alignment_path ('{chain}/a3m/{name}.a3m' suits a folder with a folder for "
     "each chain) or hhr_path",

@@ -200,6 +200,18 @@ def test_inspect_of_a_structure() -> None:
         assert "no such shard folder" in absent.output
 
 
+def test_inspect_of_an_alignment(tmp_path: Path) -> None:
+    path = tmp_path / "own.a3m"
+    path.write_text(">q\nMKVL\n>a\nM-VL\n>b\nM-VaL\n>c\nAKCL\n")
+    result = run("inspect", str(path))
+    assert result.exit_code == 0, result.output
+    for fact in ("MKVL", "3 of 4", "2, 3, 3"):  # two rows are the same
+        assert fact in result.output
+    for content in ("", "MKVL\n", ">q\nMKVL\n>a\nMK\n"):
+        path.write_text(content)
+        assert run("inspect", str(path)).exit_code == 2
+
+
 def test_a_dry_run_of_fetch_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     out = tmp_path / "raw"
