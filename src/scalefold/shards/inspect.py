@@ -186,8 +186,8 @@ def _describe_file(path: Path, console: Console) -> None:
     else:
         raise InputError(
             f"{path}: not named as a shard, a structure or an alignment. Give a shard folder, "
-            "index.arrow, chain-<n>.arrow, msa-<n>.arrow, hits-<n>.arrow, templates-<n>.arrow, a structure "
-            "(.cif, .pdb, .ent, or gzipped), or an alignment (.a3m, .sto)."
+            "index.arrow, chain-<n>.arrow, msa-<n>.arrow, hits-<n>.arrow, templates-<n>.arrow, "
+            "a structure (.cif, .pdb, .ent, or gzipped), or an alignment (.a3m, .sto)."
         )
     console.print(table)
 
