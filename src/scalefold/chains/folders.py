@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -18,7 +19,7 @@ from scalefold.progress import LiveLine
 from scalefold.raw.chain_key import is_chain_key
 from scalefold.raw.compressed import read_lines
 from scalefold.raw.outline import Outline, read_outline
-from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
+from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES, structure_suffix
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,14 @@ def read_structures(files: list[Path], jobs: int, notes: SkippedEntries) -> Iter
             f"{len(capitals):,}",
             capitals[0],
             capitals[0].lower(),
+        )
+    formats = Counter(structure_suffix(path.name) for path in files)
+    if len(formats) > 1:
+        logger.warning(
+            "structures of several formats: %s. A run reads one of them, which "
+            "data.mirrors.mmcif_path ends in, and sets the chains of the others aside: `scalefold "
+            "convert` writes them all as .cif.gz. scalefold finetune takes all formats",
+            ", ".join(f"{count:,} {suffix}" for suffix, count in formats.most_common()),
         )
     with LiveLine("structures", len(files), Console(stderr=True), 0, 30.0) as line:
         for number, outline in enumerate(read_all(_outline, files, jobs), start=1):

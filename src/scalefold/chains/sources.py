@@ -101,7 +101,7 @@ def _kind_of_file(path: Path) -> Kind:
     if start and is_chain_key(start.split()[0]):
         return "identical chains"
     found = f"it begins with {start[:60]!r}" if start else "it is empty"
-    hint = " Sequence clusters belong behind --clusters." if "_" in start.split(" ")[0] else ""
+    hint = " Give sequence clusters with --clusters." if "_" in start.split(" ")[0] else ""
     raise InputError(f"{path}: {found}. Expected {_EXPECTED}.{hint}")
 
 

@@ -1,4 +1,4 @@
-"""``scalefold convert``: alignments of other codes, as folders that a mirror can be."""
+"""``scalefold convert``: alignments of other codes, and structures, as folders for mirrors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from scalefold.errors import InputError
 
 _READ: Final = (
     "Read are OpenFold's alignment databases (a folder of .index files, or one .index file), "
-    "AlphaFold's features.pkl, and Stockholm files (.sto). An a3m needs no conversion: a mirror "
-    "has it as pdb/<chain>/a3m/<name>.a3m. OpenFold's chain caches are for `scalefold chains`"
+    "AlphaFold's features.pkl, Stockholm files (.sto), and folders of structures. An a3m needs no "
+    "conversion: a mirror has it as pdb/<chain>/a3m/<name>.a3m. OpenFold's chain caches are for "
+    "`scalefold chains`"
 )
 
 app = typer.Typer()
@@ -29,13 +30,17 @@ def convert(
         Path,
         typer.Argument(
             help="OpenFold's alignment databases (a folder with super.index, or an .index file), "
-            "AlphaFold's features.pkl, or a Stockholm file (.sto)."
+            "AlphaFold's features.pkl, a Stockholm file (.sto), or a folder of structures of any "
+            "formats."
         ),
     ],
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", metavar="FOLDER", help="Gets pdb/<chain>/a3m/... and hhr/..., a mirror."
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Gets pdb/<chain>/a3m/... and hhr/..., or of structures <entry>.cif.gz: a mirror.",
         ),
     ],
     chain: Annotated[
@@ -43,13 +48,17 @@ def convert(
         typer.Option(metavar="KEY", help="The chain of a features.pkl or .sto, such as 5pti_A."),
     ] = None,
 ) -> None:
-    """Convert alignments of OpenFold, AlphaFold and HMMER to files that fetch and pack read.
+    """Convert alignments of OpenFold, AlphaFold and HMMER, or structures, to files of a mirror.
 
     It can be interrupted and started again. Of identical chains one has the files, which serve all.
     """
-    check_there(source, "alignments to convert")
+    from scalefold.chains.folders import structure_files
+
+    check_there(source, "alignments or structures to convert")
     if source.suffix in (".pkl", ".sto"):
         _one_alignment(source, out, chain)
+    elif source.is_dir() and structure_files(source):
+        _structures(source, out)
     elif source.is_dir() or source.suffix == ".index":
         _databases(source, out)
     else:
@@ -72,6 +81,23 @@ def _one_alignment(source: Path, out: Path, chain: str | None) -> None:
     make_folder(target.parent)
     write_bytes(target, content)
     typer.echo(f"{target}: {content.count(b'>'):,} rows; data.alignments: [{name}]")
+
+
+def _structures(source: Path, out: Path) -> None:
+    from scalefold.errors import listed
+    from scalefold.finetune.structures import MIRROR_PATH, collect_structures
+    from scalefold.raw.compressed import MAX_STRUCTURE_BYTES
+
+    if out.is_dir() and any(out.iterdir()):
+        raise InputError(f"{out}: is not empty. Name a new folder, or delete what it holds")
+    made = collect_structures(source, out, MAX_STRUCTURE_BYTES, jobs=1)
+    typer.echo(
+        f"{out}: {len(made.sequences):,} chains of {made.num_files:,} structures; data.mirrors: "
+        f'{{mmcif: [{out}], mmcif_path: "{MIRROR_PATH}"}}'
+    )
+    if made.rejected:
+        reasons = [f"{one.chain_key}: {one.reason}" for one in made.rejected]
+        typer.echo(f"passed over, {len(reasons):,}:{listed(reasons)}", err=True)
 
 
 def _databases(source: Path, out: Path) -> None:

@@ -211,32 +211,42 @@ def pack(
     rich_help_panel="Data",
     epilog="Examples: [cyan]scalefold inspect results/demo/shards[/], "
     "[cyan]scalefold inspect results/demo/shards --chain 5pti_A[/], "
-    "[cyan]scalefold inspect 1ay7.cif.gz[/]",
+    "[cyan]scalefold inspect 1ay7.cif.gz[/], [cyan]scalefold inspect uniref90_hits.a3m[/]",
 )
 def inspect(
     path: Annotated[
         Path,
-        typer.Argument(help="A shard folder, one .arrow file of it, or a structure (mmCIF, PDB)."),
+        typer.Argument(
+            help="A shard folder, one .arrow file of it, a structure (mmCIF, PDB), or an alignment "
+            "(.a3m, .sto)."
+        ),
     ],
     chain: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Show this chain of the folder, such as 5pti_A."),
     ] = None,
 ) -> None:
-    """Show what a shard folder, a shard file, one chain or a structure holds.
+    """Show what a shard folder, a shard file, one chain, a structure or an alignment holds.
 
     Of a structure, it lists each chain by the authors' and the archive's names.
     """
     from rich.console import Console
 
+    from scalefold.raw.a3m import parse_a3m
     from scalefold.raw.entry_table import describe_entry
     from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
+    from scalefold.search.a3m import query_of
+    from scalefold.search.given import ENDINGS, read_given
     from scalefold.shards import inspect as inspection
 
-    check_there(path, "shard folder, shard file or structure")
+    check_there(path, "shard folder, shard file, structure or alignment")
     console = Console()
     if path.name.endswith(STRUCTURE_SUFFIXES):
         describe_entry(path, console)
+    elif path.name.endswith(ENDINGS):
+        content = read_given(path)
+        query = query_of(content, str(path))
+        inspection.describe_alignment(path, query, parse_a3m(content, query, str(path)), console)
     elif chain is None:
         inspection.describe_folder(path, console)
     else:

@@ -61,7 +61,10 @@ def doctor(
 
 
 def _findings(device: str, results: Path, shards: Path | None) -> Iterator[Finding]:
+    from scalefold.cli.device import torch_device
+    from scalefold.doctor import Finding
     from scalefold.doctor.folders import of_caches, of_results, of_shards
+    from scalefold.ops.kernels import why_not
 
     if device != "cpu":
         from scalefold.doctor.gpus import of_gpus
@@ -70,7 +73,10 @@ def _findings(device: str, results: Path, shards: Path | None) -> Iterator[Findi
     yield from of_results(results)
     if shards is not None:
         yield of_shards(shards)
-    yield from of_caches()
+    if why_not(torch_device(device)) is None:
+        yield from of_caches()
+    else:
+        yield Finding("caches", "not used: plain PyTorch compiles no kernels")
 
 
 def _show_backends(device: str) -> None:

@@ -95,7 +95,7 @@ def download(client: httpx.Client, url: str, part: Path, check: Callable[[], Non
             if response.headers.get("Content-Range", "") == f"bytes */{have}":
                 return
             discard(part)
-            raise RetryError(f"has nothing behind byte {have}")
+            raise RetryError(f"has nothing after byte {have}")
         _check_status(response, url, have)
         _check_kind(response, url)
         if first and have and status == 206:

@@ -26,6 +26,7 @@ from scalefold.fetch.part_file import REPLACE, MirrorError, Writer, discard, fin
 from scalefold.fetch.rsync import Pulled, pull
 from scalefold.fetch.rsync import stated_size as rsync_size
 from scalefold.io.atomic import file_sha256, make_folder
+from scalefold.raw.raw_folder import in_other_formats
 
 _BLOCK_BYTES: Final = 1 << 20
 _MOST_REASONS: Final = 10
@@ -234,7 +235,9 @@ class Downloader:
         part = target.with_name(target.name + self._part_suffix)
         try:
             if not source.is_file():
-                raise MirrorError(f"{source}: no such file", is_absent=True)
+                others = ", ".join(in_other_formats(source))
+                hint = f" ({others} is there, but a run reads one format)" if others else ""
+                raise MirrorError(f"{source}: no such file{hint}", is_absent=True)
             if not (target.is_file() and filecmp.cmp(source, target, shallow=False)):
                 discard(part)
                 with Writer(part, append=False) as writer, source.open("rb") as file:

@@ -14,11 +14,11 @@ from scalefold.fetch.chain_files import RawFile, chain_files
 from scalefold.fetch.fetched import Kind
 from scalefold.fetch.shared_alignments import SharedAlignments
 from scalefold.raw.chains import ChainRow, Split
-from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
+from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES, in_other_formats
 
 _FIXES: Final[Mapping[Kind, str]] = {
-    "structures": "data.mirrors.mmcif, or data.mirrors.mmcif_path ('{entry}.cif.gz' suits a folder "
-    "that has the files themselves)",
+    "structures": "data.mirrors.mmcif, or data.mirrors.mmcif_path ('{entry}.cif.gz', or "
+    "'{entry}.pdb', suits a folder that has the files themselves)",
     "alignments": "the name in data.alignments or data.template_hits (null does without), or the "
     "path, data.mirrors.alignment_path ('{chain}/a3m/{name}.a3m' suits a folder with a folder for "
     "each chain) or hhr_path",
@@ -60,6 +60,7 @@ def check_files(
             f"none of {len(train)} training chains has its files on the mirrors, so no chain is "
             f"left to train on; of {train[0].chain_key} these were looked for: "
             f"{', '.join(needed)}. Bring them there, correct data.mirrors, or list other chains"
+            + listed(other_formats(train, data))
         )
 
 
@@ -74,7 +75,8 @@ def can_be_evaluated(
 
 def _absent(path: Path, shown: int = 3) -> str:
     """Name a file that does not exist, and similar files that do."""
-    there = sorted(file.name for file in path.parent.glob(f"*{path.suffix}"))
+    similar = sorted(file.name for file in path.parent.glob(f"*{path.suffix}"))
+    there = in_other_formats(path) or similar
     return f"{path}, for example" + (f"; there is {', '.join(there[:shown])}" if there else "")
 
 
@@ -114,6 +116,19 @@ def lacking_files(chains: Sequence[ChainRow], data: DataConfig) -> list[ChainRow
     """
     has_files = _completeness(chains, data)
     return None if has_files is None else [row for row in chains if not has_files(row)]
+
+
+def other_formats(chains: Sequence[ChainRow], data: DataConfig) -> list[str]:
+    """Name structures that mirrors have in another format only than they are looked for."""
+    folders = [folder for folder in map(local_folder, data.mirrors.mmcif) if folder is not None]
+    found: dict[Path, list[str]] = {}
+    for row in chains:
+        (file,) = chain_files(row, data, Path(), "structures")
+        places = [folder / remote for folder in folders for remote in file.remotes]
+        others = [(place, in_other_formats(place)) for place in places]
+        if not any(place.is_file() for place in places):
+            found |= {place: names for place, names in others if names}
+    return [f"{place} is looked for, {', '.join(names)} is there" for place, names in found.items()]
 
 
 def _completeness(

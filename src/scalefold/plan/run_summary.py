@@ -11,8 +11,8 @@ from rich.filesize import decimal
 
 from scalefold.config.schema import Config, ModelConfig
 from scalefold.config.stages import teachers
-from scalefold.errors import counted, first_few
-from scalefold.fetch.on_mirrors import lacking_files
+from scalefold.errors import counted, first_few, listed
+from scalefold.fetch.on_mirrors import lacking_files, other_formats
 from scalefold.plan.calibration import SIZES, Calibration
 from scalefold.raw.chains import ChainRow
 from scalefold.shards.bucket_count import with_bucket_count
@@ -53,6 +53,11 @@ def run_summary(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Ite
             f"files: {_by_split(lacking)} lack a structure or all alignments{fate}: "
             f"{first_few([row.chain_key for row in lacking])}"
         )
+        if formats := other_formats(lacking, config.data):
+            yield (
+                f"formats: a run reads structures of one, and {counted(len(formats), 'file')} "
+                "has another; `scalefold convert` writes all as .cif.gz:" + listed(formats, 3)
+            )
     else:
         yield "files: all listed chains have the files that they need"
     buckets = num_buckets(config, chains)

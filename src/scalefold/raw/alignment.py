@@ -44,7 +44,7 @@ class Alignment:
     del_ptr, del_col, del_val
         Deletion counts, sparse: row ``i`` has ``del_val[k]`` residues between columns
         ``del_col[k] - 1`` and ``del_col[k]`` for ``k`` in ``del_ptr[i]:del_ptr[i + 1]``.
-        ``[N + 1]`` uint32, ``[D]`` uint16, ``[D]`` uint16. Residues behind the last column are
+        ``[N + 1]`` uint32, ``[D]`` uint16, ``[D]`` uint16. Residues after the last column are
         not counted (as in AlphaFold2).
     row_source
         ``[N]`` uint8, index into :data:`ROW_SOURCES`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Final, NamedTuple
 from scalefold.errors import InputError, UnreadableError
 from scalefold.raw.compressed import GZIP_MAGIC
 
+logger = logging.getLogger(__name__)
+
 _MAX_RESIDUES: Final = 20_000
 """Of the longest sequence that is taken: HH-suite's own limit."""
 # Folders and files get these names. UniProt's titles have bars: sp|P00974|BPT1_BOVIN.
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+|:=,@-]{0,119}")
+_ODD: Final = re.compile(r"[^A-Za-z\s]")
 _BASES: Final = frozenset("ACGTUN")
 _FEWEST_BASES: Final = 20  # shorter ones may well be peptides
 _SHOWN: Final = 40
@@ -41,7 +45,7 @@ class RejectedRecord(NamedTuple):
     Parameters
     ----------
     line
-        The line of its title, from 1.
+        From 1: of the character that is no letter if that is the reason, otherwise of the title.
     name
         The first word of its title: as it is if it is a valid name, else as Python writes it.
     reason
@@ -65,7 +69,8 @@ def read_fasta(path: Path) -> Fasta:
 
     Lower-case letters become upper-case, and blanks are left out. A record is set aside if its name
     cannot name a folder or is taken. It is also set aside if its sequence is empty or too long, has
-    only unknown residues, looks like DNA or RNA, or has anything but letters, such as gaps.
+    only unknown residues, looks like DNA or RNA, or has anything but letters, such as gaps. One
+    that may be DNA or a protein is taken, with a warning.
 
     Parameters
     ----------
@@ -90,12 +95,25 @@ def read_fasta(path: Path) -> Fasta:
     text = content.decode("utf-8-sig", errors="replace")
     found = Fasta([], [])
     line_of: dict[str, int] = {}
-    for line, title, sequence in _split(text):
+    for line, title, parts in _split(text):
         name = (title.split() or [""])[0]
-        reason = _name_reason(name, line_of) or _sequence_reason(sequence)
+        letters = "".join("".join(parts).split())
+        reason = _name_reason(name, line_of)
+        if reason is None and _ODD.search(letters):
+            line += next(number for number, part in enumerate(parts, 1) if _ODD.search(part))
+        reason = reason or _sequence_reason(letters)
         if reason is None:
+            sequence = letters.upper()
             found.records.append(FastaRecord(name, sequence))
             line_of[name] = line
+            if _has_bases_only(sequence):
+                logger.warning(
+                    "%s, line %s: %s is taken as a protein, though all its letters are those of "
+                    "bases, too. Translate it if it is DNA or RNA",
+                    path,
+                    line,
+                    name,
+                )
         else:
             shown = name if _NAME.fullmatch(name) else _shown(name)
             found.rejected.append(RejectedRecord(line, shown, reason))
@@ -113,24 +131,18 @@ def part_of(record: FastaRecord, num_parts: int) -> int:
     return int.from_bytes(digest[:8], "big") % num_parts
 
 
-def _split(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield line number, title and sequence of each record."""
+def _split(text: str) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield line number and title of each record, and the lines of its sequence."""
     line, title, parts = 0, "", list[str]()
     for number, content in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
         if not content.startswith(">"):
             parts.append(content)
             continue
         if line or "".join(parts).strip():
-            yield line or 1, title, _joined(parts)
+            yield line or 1, title, parts
         line, title, parts = number, content[1:], []
     if line or "".join(parts).strip():
-        yield line or 1, title, _joined(parts)
-
-
-def _joined(parts: list[str]) -> str:
-    letters = "".join("".join(parts).split())
-    # Upper case makes two letters of some that are none of an amino acid.
-    return letters.upper() if letters.isascii() else letters
+        yield line or 1, title, parts
 
 
 def _name_reason(name: str, line_of: dict[str, int]) -> str | None:
@@ -146,28 +158,31 @@ def _name_reason(name: str, line_of: dict[str, int]) -> str | None:
     return None
 
 
-def _sequence_reason(sequence: str) -> str | None:
-    if not sequence:
+def _sequence_reason(letters: str) -> str | None:
+    if not letters:
         return "has no sequence: add it, or remove the record"
-    if len(sequence) > _MAX_RESIDUES:
-        return (
-            f"has {len(sequence):,} residues, and at most {_MAX_RESIDUES:,} are taken: cut it into "
-            "domains"
-        )
-    odd = re.search("[^A-Z]", sequence)
+    odd = _ODD.search(letters)
     if odd is not None:
         what = {"*": " (a stop)", "-": " (a gap)", ".": " (a gap)"}.get(odd[0], "")
         return (
             f"residue {odd.start() + 1} is {odd[0]!r}{what}, expected a letter: correct or "
             "remove it"
         )
-    letters = set(sequence)
-    if letters == {"X"}:
+    sequence = letters.upper()
+    if len(sequence) > _MAX_RESIDUES:
+        return (
+            f"has {len(sequence):,} residues, and at most {_MAX_RESIDUES:,} are taken: cut it into "
+            "domains"
+        )
+    if set(sequence) == {"X"}:
         return "all its residues are X, unknown: nothing can be searched or predicted with it"
-    is_nucleic = letters <= _BASES and {"A", "C", "G"} < letters
-    if is_nucleic and len(sequence) >= _FEWEST_BASES:
+    if _has_bases_only(sequence) and {"A", "C", "G"} < set(sequence):
         return "looks like DNA or RNA: its letters are those of bases only. Translate it"
     return None
+
+
+def _has_bases_only(sequence: str) -> bool:
+    return len(sequence) >= _FEWEST_BASES and set(sequence) <= _BASES
 
 
 def _shown(name: str) -> str:

@@ -141,9 +141,9 @@ def _check_sequence(polymer: gemmi.ResidueSpan, sequence: list[str], where: str)
         stated = sequence[number - 1] if number is not None and number <= len(sequence) else ""
         if {residue.name for residue in alternatives}.isdisjoint(stated.split(",")):
             raise InputError(
-                f"{where}: residue {alternatives[0]} has atoms, but is not in the stated sequence "
-                f"of {len(sequence)} residues (SEQRES). Correct that, or remove it: then the atoms "
-                "say the sequence."
+                f"{where}: residue {_named(alternatives[0])} has atoms, but is not in the stated "
+                f"sequence of {len(sequence)} residues (SEQRES). Correct that, or remove it: then "
+                "the atoms say the sequence."
             )
 
 
@@ -159,11 +159,11 @@ def _number(polymer: gemmi.ResidueSpan, where: str) -> list[str]:
         )
         if len(names) + gap >= MAX_RESIDUES:
             raise InputError(
-                f"{where}: residue {residue} follows {before}: with those between, more than "
-                f"{MAX_RESIDUES} residues. Correct the numbers."
+                f"{where}: up to residue {_named(residue)}, with those that its numbers skip, it "
+                f"has more than {MAX_RESIDUES:,} residues. Correct the numbers."
             )
-        if gap:
-            skipped.append(f"{gap} behind {before}")
+        if before is not None and gap:
+            skipped.append(f"{gap} after {_named(before)}")
             names += ["UNK"] * gap
         names.append(residue.name)
         before = residue
@@ -171,11 +171,15 @@ def _number(polymer: gemmi.ResidueSpan, where: str) -> list[str]:
             alternative.label_seq = len(names)
     if skipped:
         logger.warning(
-            "%s: no sequence is stated; by the numbers residues are missing, which become X: %s",
+            "%s: no sequence is stated. Residues that its numbers skip are taken as X: %s",
             where,
             ", ".join(skipped),
         )
     return names
+
+
+def _named(residue: gemmi.Residue) -> str:
+    return f"{residue.name} {residue.seqid}"
 
 
 def _numbers_between(first: gemmi.Residue, second: gemmi.Residue) -> int:

@@ -21,8 +21,21 @@ def mmcif_path(raw: Path, entry_id: str, like: str = ".cif.gz") -> Path:
 
     ``like`` is a path on the mirrors, or the template of one: its ending says the format.
     """
-    suffix = next((suffix for suffix in STRUCTURE_SUFFIXES if like.endswith(suffix)), ".cif.gz")
+    suffix = structure_suffix(like) or ".cif.gz"
     return raw / "mmcif" / folder_hash(entry_id) / f"{entry_id}{suffix}"
+
+
+def in_other_formats(path: Path) -> list[str]:
+    """Return the names of files beside ``path`` that have its structure in another format."""
+    suffix = structure_suffix(path.name)
+    stem = path.name.removesuffix(suffix)
+    names = [f"{stem}{other}" for other in STRUCTURE_SUFFIXES if other != suffix]
+    return [name for name in names if suffix and path.with_name(name).is_file()]
+
+
+def structure_suffix(name: str) -> str:
+    """Return the ending that says a structure's format; empty if it is another file."""
+    return next((suffix for suffix in STRUCTURE_SUFFIXES if name.endswith(suffix)), "")
 
 
 def alignment_folder(raw: Path, chain_key: str) -> Path:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from scalefold.chem.residues import CA, GAP
 from scalefold.errors import InputError, first_few
-from scalefold.raw.alignment import ROW_SOURCES
+from scalefold.raw.alignment import ROW_SOURCES, Alignment, merge
 from scalefold.raw.rejected import read_rejected
 from scalefold.shards.audit import audit_table, chain_counts
 from scalefold.shards.codec import decode_chain, decode_msa
@@ -101,6 +101,9 @@ def describe_chain(folder: Path, chain_key: str, console: Console) -> None:
     table.add_row("split", sample.split)
     table.add_row("training chains in its cluster", str(sample.cluster_size))
     _add_msa(table, sample.msa)
+    sources = np.bincount(sample.msa.row_source, minlength=1)
+    counts = [f"{ROW_SOURCES[i]} {n:,}" for i, n in enumerate(sources) if n]
+    table.add_row("rows by source", ", ".join(counts))
     place = index.select(["msa_shard", "msa_row"]).to_pylist()[0]
     if cut := rows_left_out(folder, place["msa_shard"], place["msa_row"]):
         by_source = ", ".join(f"{source} {number:,}" for source, number in cut.items())
@@ -110,6 +113,15 @@ def describe_chain(folder: Path, chain_key: str, console: Console) -> None:
         table.add_row("alignment shared with", first_few(others, 8))
     console.print(table)
     console.print(_templates(sample))
+
+
+def describe_alignment(path: Path, query: str, alignment: Alignment, console: Console) -> None:
+    """Print a table of an alignment; of its rows, those count that differ."""
+    table = _table(str(path), "what", "value")
+    table.add_row("query", query)
+    table.add_row("columns", f"{len(query):,}")
+    _add_msa(table, MsaRecord.of(b"", alignment, merge([alignment])))
+    console.print(table)
 
 
 def effective_sequences(msa: NDArray[np.uint8]) -> float:
@@ -173,9 +185,9 @@ def _describe_file(path: Path, console: Console) -> None:
             table.add_row(*(_text(facts[column]) for column in columns))
     else:
         raise InputError(
-            f"{path}: not named as a shard or a structure. Give a shard folder, index.arrow, "
-            "chain-<n>.arrow, msa-<n>.arrow, hits-<n>.arrow, templates-<n>.arrow, or a structure "
-            "(.cif, .pdb, .ent, or gzipped)."
+            f"{path}: not named as a shard, a structure or an alignment. Give a shard folder, "
+            "index.arrow, chain-<n>.arrow, msa-<n>.arrow, hits-<n>.arrow, templates-<n>.arrow, "
+            "a structure (.cif, .pdb, .ent, or gzipped), or an alignment (.a3m, .sto)."
         )
     console.print(table)
 
@@ -201,9 +213,6 @@ def _add_chain(table: Table, chain: ChainRecord) -> None:
 def _add_msa(table: Table, msa: MsaRecord) -> None:
     depth = len(msa.msa)
     table.add_row("alignment rows", f"{depth:,} of {msa.num_seq_full:,}")
-    sources = np.bincount(msa.row_source, minlength=1)
-    by_source = [f"{ROW_SOURCES[i]} {n:,}" for i, n in enumerate(sources) if n]
-    table.add_row("rows by source", ", ".join(by_source))
     neff = effective_sequences(msa.msa)
     of_first = f" (of the first {NEFF_MAX_ROWS:,} rows)" if depth > NEFF_MAX_ROWS else ""
     table.add_row(f"effective rows at {NEFF_IDENTITY:.0%} identity", f"{neff:.1f}{of_first}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import gemmi
 import pytest
 from tests.unit.cli.conftest import DEMO, ROOT, run
 
@@ -141,6 +143,28 @@ def test_convert(tmp_path: Path) -> None:
             assert result.exit_code == 2, result.output
 
 
+def test_structures_of_two_formats_are_warned_of_and_converted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mixed, mirror = tmp_path / "mixed", tmp_path / "mirror"
+    mixed.mkdir()
+    for name in ("1ay7", "4i6p"):
+        (path,) = (MIRROR / "wwpdb").rglob(f"{name}.cif.gz")
+        shutil.copy(path, mixed)
+    gemmi.read_structure(str(mixed / "4i6p.cif.gz")).write_pdb(str(mixed / "mine.pdb"))
+    chains = ("-o", str(tmp_path / "chains.tsv"), "--clusters", "none")
+    assert run("chains", str(mixed), *chains).exit_code == 0
+    assert "2 .cif.gz, 1 .pdb" in caplog.text
+    caplog.clear()
+    for expected in (0, 2):  # what a folder holds is not deleted
+        result = run("convert", str(mixed), "--out", str(mirror))
+        assert result.exit_code == expected, result.output
+    assert len(list(mirror.iterdir())) == 3
+    assert run("chains", str(mirror), *chains).exit_code == 0
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "mine_A" in {row.chain_key for row in read_chains(tmp_path / "chains.tsv")}
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -174,6 +198,18 @@ def test_inspect_of_a_structure() -> None:
         absent = run("inspect", str(path.with_name(name)))
         assert absent.exit_code == 2
         assert "no such shard folder" in absent.output
+
+
+def test_inspect_of_an_alignment(tmp_path: Path) -> None:
+    path = tmp_path / "own.a3m"
+    path.write_text(">q\nMKVL\n>a\nM-VL\n>b\nM-VaL\n>c\nAKCL\n")
+    result = run("inspect", str(path))
+    assert result.exit_code == 0, result.output
+    for fact in ("MKVL", "3 of 4", "2, 3, 3"):  # two rows are the same
+        assert fact in result.output
+    for content in ("", "MKVL\n", ">q\nMKVL\n>a\nMK\n"):
+        path.write_text(content)
+        assert run("inspect", str(path)).exit_code == 2
 
 
 def test_a_dry_run_of_fetch_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

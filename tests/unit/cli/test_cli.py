@@ -505,6 +505,7 @@ def test_doctor_says_what_the_model_runs_with() -> None:
     assert result.exit_code == 0
     assert f"torch      {torch.__version__}" in result.output
     assert "the device is cpu" in result.output
+    assert "not used" in result.output.partition("\ncaches ")[2], "whatever they hold"
 
 
 def test_doctor_makes_the_first_step_of_a_configuration() -> None:

@@ -182,5 +182,5 @@ def test_roots() -> None:
 
 
 def test_rsync_stands_before_the_web() -> None:
-    with pytest.raises(ValidationError, match="put it before"):
+    with pytest.raises(ValidationError, match=r"h\.org::ftp"):
         settings("https://h.org", "h.org::ftp")

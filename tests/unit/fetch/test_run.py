@@ -154,6 +154,19 @@ def test_own_structures_keep_the_ending_of_their_path(tmp_path: Path, suffix: st
     assert (tmp_path / f"raw/mmcif/in/mine{suffix}").read_bytes() == content
 
 
+def test_a_structure_in_another_format_is_named(tmp_path: Path) -> None:
+    for name in ("1abc.cif", "2abc.pdb"):
+        (tmp_path / name).write_bytes(b"ATOM\n")
+    data = settings(str(tmp_path))
+    mirrors = data.mirrors.model_copy(update={"mmcif_path": "{entry}.cif"})
+    data = data.model_copy(update={"mirrors": mirrors})
+    summary = run([train("1abc_A"), train("2abc_A")], data, tmp_path / "raw", only="structures")
+    (rejected,) = summary.rejected
+    assert rejected.chain_key == "2abc_A"
+    assert str(tmp_path / "2abc.cif") in rejected.reason
+    assert "2abc.pdb" in rejected.reason
+
+
 def test_two_chains_of_an_entry_share_one_download(
     site, downloader: Downloader, tmp_path: Path
 ) -> None:

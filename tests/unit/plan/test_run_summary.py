@@ -100,11 +100,14 @@ def test_epochs_are_of_the_chains_that_are_used(tmp_path: Path) -> None:
     paths = {"mmcif_path": "{entry}.cif", "alignment_path": "{chain}{name}.a3m"}
     settings = {"preset": "tiny", "data": {"alignments": ["_a"], "mirrors": mirrors | paths}}
     absent = [f"{number}xyz_A" for number in range(5)]
+    (tmp_path / "1xyz.pdb.gz").touch()
     there = [ChainRow("5pti_A", "train", None), ChainRow("1a8o_A", "train", None)]
     found = facts(settings, [*there, *(ChainRow(key, "train", None) for key in absent)])
     assert "epochs of 2 chains" in found["training"]
     assert found["files"].startswith("5 train lack")
     assert found["files"].endswith("set aside: 0xyz_A, 1xyz_A, 2xyz_A and 2 more")
+    assert str(tmp_path / "1xyz.cif") in found["formats"]
+    assert "1xyz.pdb.gz" in found["formats"]
     assert "no chain is left" in facts(settings, [ChainRow("9xyz_A", "train", None)])["training"]
 
 
@@ -145,6 +148,19 @@ def test_a_kind_of_file_that_is_fetched_already_needs_no_mirror(tmp_path: Path) 
     fetched.parent.mkdir(parents=True)
     fetched.touch()
     check_files(chains, data, raw=raw)
+
+
+def test_structures_that_are_there_in_another_format_only_are_named(tmp_path: Path) -> None:
+    (tmp_path / "5pti.pdb").touch()
+    mirrors = {"mmcif": [str(tmp_path)], "alignments": [str(tmp_path)], "mmcif_path": "{entry}.cif"}
+    data = make_config({"data": {"chains": "-", "mirrors": mirrors}}).data
+    chains = [ChainRow("5pti_A", "train", None)]
+    with pytest.raises(InputError, match=r"5pti\.cif.*5pti\.pdb"):
+        check_files(chains, data, "structures")
+    (tmp_path / "1abc.cif").touch()
+    chains.append(ChainRow("1abc_A", "validation", None))
+    with pytest.raises(InputError, match=r"5pti\.cif is.*5pti\.pdb"):
+        check_files(chains, data, "structures")
 
 
 def test_what_is_there_under_another_name_is_named(tmp_path: Path) -> None:

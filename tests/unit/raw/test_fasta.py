@@ -56,9 +56,17 @@ def test_sets_one_record_aside_and_goes_on(tmp_path: Path, record: str) -> None:
     records, rejected = _read(tmp_path, content)
     assert records == [FastaRecord("good", "MKV"), FastaRecord("last", "MKL")]
     (only,) = rejected
-    assert only.line == 3
+    is_letter = only.name in ("stop", "inner", "gap", "digit", "umlaut", "eszett")
+    assert only.line == (4 if is_letter else 3)
     assert only.name.isprintable()
     assert "\n" not in only.reason
+
+
+@pytest.mark.parametrize("letter", ["*", "-", "5", "Ä"])
+def test_the_line_of_a_wrong_letter_is_named(tmp_path: Path, letter: str) -> None:
+    _, (only,) = _read(tmp_path, f">good\nMKV\n>bad\nmkv\n\nMK{letter}V\nMKV\n")
+    assert (only.name, only.line) == ("bad", 6)
+    assert "residue 6" in only.reason
 
 
 def test_text_before_the_first_title_is_one_record_set_aside(tmp_path: Path) -> None:
@@ -67,9 +75,13 @@ def test_text_before_the_first_title_is_one_record_set_aside(tmp_path: Path) -> 
     assert [record.line for record in rejected] == [1]
 
 
-def test_a_peptide_of_letters_of_bases_is_a_protein(tmp_path: Path) -> None:
+def test_a_peptide_of_letters_of_bases_is_a_protein(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     records, _ = _read(tmp_path, ">silk\n" + "GA" * 30 + "\n>short\nACGT\n")
     assert len(records) == 2
+    (warning,) = caplog.messages
+    assert "silk" in warning
 
 
 def test_bytes_that_are_no_text_are_set_aside(tmp_path: Path) -> None:

@@ -176,6 +176,7 @@ def test_numbers_that_skip_are_missing_residues(
     np.testing.assert_array_equal(chain.positions[12:], whole.positions[12:])
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "mine.pdb" in caplog.text
+    assert "PRO 9" in caplog.text
 
 
 def test_bound_residues_have_none_between_whatever_their_numbers(
