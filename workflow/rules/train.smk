@@ -54,10 +54,9 @@ def say_restart_warnings(key):
         steps = config.training.published_steps()
         evaluated = {step for step in steps if os.path.exists(evaluation(key, step))}
         training = Path(TRAINING.format(key=key))
-        for warning in (
-            *new_data_warnings(training, Path(shards_of(key)), config),
-            *restart_warnings(training, config, published(key), evaluated),
-        ):
+        new_data = new_data_warnings(training, Path(shards_of(key)), config)
+        missing = restart_warnings(training, config, published(key), evaluated)
+        for warning in [*new_data, *missing]:
             logger.warning(warning)
 
 
