@@ -67,7 +67,8 @@ class SplitTable:
             for number, (name, counts) in enumerate(section.lines, start=1):
                 cells = (f"{count:,}" for count in counts)
                 is_last = number == len(section.lines)
-                table.add_row(f"{section.what} {name}".strip(), *cells, end_section=is_last)
+                label = f"{section.what}: {name}" if name else section.what
+                table.add_row(label, *cells, end_section=is_last)
         return table
 
     def add_names(self, what: str, values: Iterable[str | None]) -> None:

@@ -59,6 +59,14 @@ def test_a_missing_configuration_file_is_one_line(template_folder: Path, profile
     assert "no-such-target" in message
 
 
+def test_broken_yaml_is_one_line_with_its_place(template_folder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("run_name: my\ndata: [a\n")
+    arguments = ["-n", "--profile", "local", "--configfile", str(broken)]
+    _, message = snakemake(*arguments, folder=template_folder).splitlines()
+    assert f"{broken}:3:1: " in message
+
+
 def test_a_list_without_a_chain_to_train_on(template_folder: Path, tmp_path: Path) -> None:
     chains = tmp_path / "chains.tsv"
     chains.write_text("chain_key\tsplit\tcluster_id\n5pti_A\tvalidation\t\n")

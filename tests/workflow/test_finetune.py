@@ -56,6 +56,7 @@ def test_given_weights_and_all_checkpoints_are_evaluated(tuned: tuple[Any, int, 
     workflow, code, output = tuned
     assert code == 2, output  # done, and some structures could not be used
     assert "no-protein.pdb" in output
+    assert "results/tuned/input/rejected.tsv" in output.splitlines()[-1]
     run = workflow.folder / "results/tuned"
     config = load_config([run / "finetune.yaml"])
     evaluations = run / "evaluation" / run_key(config)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.unit.cli.conftest import run
 
 from scalefold.raw.raw_folder import mmcif_path
 
@@ -166,6 +167,25 @@ def test_changed_settings_concern_their_stages(workflow) -> None:
     assert planned(data={"download_threads": 3}) == {"config": 1}
     packed = planned(shards={"compression": "lz4"})
     assert packed.keys() == {"config", "structures", "pack", "index", *AFTER_INDEX}
+
+
+def test_a_changed_list_says_before_that_training_starts_over(workflow, monkeypatch) -> None:
+    table = workflow.folder / "chains.tsv"
+    rows = table.read_text().splitlines(keepends=True)
+    monkeypatch.chdir(workflow.folder)
+    fewer = rows[:-2] + rows[-1:]
+    for text, accepted, is_said in (
+        (rows, "false", False),
+        (fewer, "false", True),
+        (fewer, "true", False),
+    ):
+        setting = f"training={{accept_new_data: {accepted}}}"
+        with rewritten(table, "".join(text)):
+            planned = workflow.succeed("--dry-run", "--config", setting)
+            checked = run("config", "check", "-c", "micro.yaml", "-s", setting)
+        assert checked.exit_code == 0
+        for said in (planned, checked.stderr):
+            assert ("set training.accept_new_data: true" in said) is is_said
 
 
 def test_report_is_made_again_for_real(workflow) -> None:

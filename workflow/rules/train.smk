@@ -6,7 +6,7 @@
 from scalefold.config import check_initial_weights, initial_weights_file
 from scalefold.launcher import choose_degree
 from scalefold.raw.chains import check_trainable
-from scalefold.train.restart_warnings import restart_warnings
+from scalefold.train.restart_warnings import new_data_warnings, restart_warnings
 
 # These rules need neither weights nor chains to train on. If `--until` names no others, a lack of
 # them is no error.
@@ -54,7 +54,9 @@ def say_restart_warnings(key):
         steps = config.training.published_steps()
         evaluated = {step for step in steps if os.path.exists(evaluation(key, step))}
         training = Path(TRAINING.format(key=key))
-        for warning in restart_warnings(training, config, published(key), evaluated):
+        new_data = new_data_warnings(training, Path(shards_of(key)), config)
+        missing = restart_warnings(training, config, published(key), evaluated)
+        for warning in [*new_data, *missing]:
             logger.warning(warning)
 
 

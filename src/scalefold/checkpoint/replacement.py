@@ -57,7 +57,7 @@ def set_aside_other_run(config: Config, inputs: InputHashes, out: Path) -> Path 
             shutil.copy2(path, target)
         elif path.name not in (LOCK_FOLDER, REPLACED_FOLDER):
             path.rename(target / path.name)
-    logger.warning("training starts over; the earlier one is kept in %s, since %s", target, reason)
+    logger.warning("training starts over, and the earlier one is kept in %s: %s", target, reason)
     return target
 
 
@@ -69,7 +69,7 @@ def _difference(config: Config, inputs: InputHashes, out: Path) -> str | None:
     metadata = read_metadata(checkpoint_path(out, found[-1]))
     differences = run_differences(metadata, config, inputs)
     if differences:
-        return f"it is another one. What differs ({len(differences)}):{listed(differences)}"
+        return f"it had other data, initial weights or settings:{listed(differences)}"
     if config.training.steps in passed_steps(found, config.training):
         return f"it made {found[-1]} steps and has no checkpoint of step {config.training.steps}"
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -61,6 +61,8 @@ def check(
     training.trainable names. The run's folder must be writable. An image file, the sequences of
     predict.fasta and distillation.fasta, and the files of section report must exist.
 
+    A training that the workflow would start over with other data is named.
+
     With predict.weights, these, the sequences, and what a search needs must exist.
     """
     from scalefold.config import load_stages, run_key
@@ -82,6 +84,7 @@ def check(
     _check_raw_files(loaded, chains)
     _check_machine(loaded)
     _check_weights(stages.values())
+    _warn_of_restarts(stages)
     for name, one in stages.items():
         about = f"stage {name}" if name else f"run {one.run_name}"
         typer.echo(f"valid: {about}, preset {one.preset}, key {run_key(one)}")
@@ -168,6 +171,22 @@ def _check_weights(stages: Collection[Config]) -> None:
             from scalefold.weights.matching import model_shapes
 
             trained_names(model_shapes(one.model), one.training.trainable)
+
+
+def _warn_of_restarts(stages: Mapping[str, Config]) -> None:
+    """Warn of trainings that the workflow would start over with other data."""
+    from scalefold.config import run_key
+    from scalefold.config.stages import teachers
+    from scalefold.train.restart_warnings import new_data_warnings
+
+    taught_by = teachers(stages)
+    for name, one in stages.items():
+        run = shards = one.results / one.run_name
+        if name in taught_by:
+            teacher = taught_by[name]
+            shards /= f"distilled/{'given' if teacher is None else run_key(stages[teacher])}"
+        for warning in new_data_warnings(run / "weights" / run_key(one), shards / "shards", one):
+            typer.echo(f"warning: {warning}", err=True)
 
 
 def _check_sequences(config: Config) -> None:

@@ -169,6 +169,12 @@ def finetune(
         for line in outcome(loaded):
             typer.echo(line)
     if prepared.unusable:
+        number = len(prepared.unusable)
+        typer.echo(
+            f"exit code 2: structures or chains that cannot be used were left out: {number}, "
+            f"listed in {request.rejected}",
+            err=True,
+        )
         raise typer.Exit(EXIT_INPUT_ERROR)
 
 

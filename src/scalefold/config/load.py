@@ -191,10 +191,7 @@ def _read_yaml(path: Path) -> Tree:
         raise InputError(f"{path}: no such configuration file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as a configuration file: {error}") from None
-    try:
-        tree = read_yaml(text)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    tree = read_yaml(text, path)
     if tree is None:
         return {}
     if not isinstance(tree, dict):

@@ -6,16 +6,20 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from scalefold.config.load import read_files
+from scalefold.errors import InputError
+
 
 def check_named_files(arguments: Sequence[str]) -> None:
-    """Refuse a missing file of ``--configfile`` in one line, where Snakemake ends in a traceback.
+    """Refuse a file of ``--configfile`` that is missing or no YAML in one line.
 
-    The profiles call this while Snakemake reads them.
+    Of a missing one, Snakemake prints a traceback; of broken YAML neither file nor line. The
+    profiles call this while Snakemake reads them.
 
     Raises
     ------
     SystemExit
-        With the message, if a file is missing.
+        With the message.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--configfile", "--configfiles", nargs="*", type=Path, default=[])
@@ -25,3 +29,7 @@ def check_named_files(arguments: Sequence[str]) -> None:
                 f"--configfile {file}: no such file. Correct the path; if it is a target, put it "
                 "before --configfile"
             )
+        try:
+            read_files([file], {})
+        except InputError as error:
+            raise SystemExit(f"--configfile {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -52,13 +53,14 @@ class _Loader(yaml.SafeLoader):
         return mapping
 
 
-def read_yaml(text: str) -> Any:
+def read_yaml(text: str, file: Path | None = None) -> Any:
     """Return what a text says: texts, numbers, truth values, nulls, lists and mappings of them.
 
     Raises
     ------
     InputError
-        Says in one line why it is not valid YAML, or more than a configuration can be.
+        Says in one line why it is not valid YAML, or more than a configuration can be, after the
+        ``file`` that the text is from, and the place in it.
     """
     try:
         loader = _Loader(text)
@@ -68,11 +70,26 @@ def read_yaml(text: str) -> Any:
         _check_size(node)
         return loader.construct_document(node)
     except RecursionError:
-        raise InputError("not valid YAML: nested too deeply") from None
+        mark, said = None, "nested too deeply"
+    except yaml.MarkedYAMLError as error:
+        mark, said = error.problem_mark, _in_words(error)
     except Exception as error:  # tags on the wrong values raise errors of many types
-        said = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
-        said = said or type(error).__name__
-        raise InputError(f"not valid YAML: {said[:500]}") from None
+        mark, said = None, str(error) or type(error).__name__
+    where = f"{file}: " if file else ""
+    said = f"not valid YAML: {' '.join(said.split())[:500]}"
+    if mark and file:
+        where = f"{file}:{mark.line + 1}:{mark.column + 1}: "
+    elif mark:
+        said += f" at line {mark.line + 1}, column {mark.column + 1}"
+    raise InputError(f"{where}{said}")
+
+
+def _in_words(error: yaml.MarkedYAMLError) -> str:
+    """As "while parsing a flow sequence from line 2, expected ']'"."""
+    context, start, mark = error.context, error.context_mark, error.problem_mark
+    if context and start and mark and start.line != mark.line:
+        context = f"{context} from line {start.line + 1}"
+    return ", ".join(filter(None, (context, error.problem)))
 
 
 def _check_size(root: yaml.Node) -> None:

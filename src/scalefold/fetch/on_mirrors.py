@@ -46,11 +46,14 @@ def check_files(
     for kind in _FIXES if only is None else (only,):
         absent = absent_files(chains, data, kind, raw)
         if absent:
-            raise InputError(
-                "the mirrors have none of these files for any of the "
-                f"{counted(len(chains), 'chain')}; correct {_FIXES[kind]}:"
-                + listed([_absent(path) for path in absent])
-            )
+            number = counted(len(chains), "chain")
+            said = f"the mirrors have none of these files for any of the {number}; correct"
+            if kind == "structures" or _knows_no_chain(absent, data):
+                said = (
+                    f"{data.chains}: no chain of this list was found on the mirrors ({number}). "
+                    "Name the chains as the mirrors do, or correct"
+                )
+            raise InputError(f"{said} {_FIXES[kind]}:" + listed([_absent(path) for path in absent]))
     train = [row for row in chains if row.split == "train"]
     has_files = _completeness(chains, data, only, raw)
     if train and has_files is not None and not any(map(has_files, train)):
@@ -71,6 +74,12 @@ def can_be_evaluated(
     has_files = _completeness(chains, data, only)
     rows = [row for row in chains if row.split in splits]
     return bool(rows) if has_files is None else any(map(has_files, rows))
+
+
+def _knows_no_chain(absent: Sequence[Path], data: DataConfig) -> bool:
+    """Whether all kinds of alignments are absent, and the folders for them too."""
+    num_kinds = len(data.alignments) + (data.template_hits is not None)
+    return len(absent) == num_kinds and not any(path.parent.is_dir() for path in absent)
 
 
 def _absent(path: Path, shown: int = 3) -> str:

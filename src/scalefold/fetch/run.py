@@ -114,7 +114,7 @@ def fetch(
         raise InputError(
             f"none of {len(wanted)} chains could be fetched; "
             f"{commonest({key: group for key, group in faults.items() if key in wanted})}. "
-            f"Correct data.mirrors or data.alignments{again}."
+            f"Correct the list of chains, data.mirrors or data.alignments{again}."
         )
     return summary
 

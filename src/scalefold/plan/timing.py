@@ -61,13 +61,19 @@ class Timing:
         steps = known.of_kind(cluster.kind)
         self._own = [step for step in steps if step.sizes == self._sizes]
         self._others = [step for step in steps if step.sizes != self._sizes]
-        if not self.recorded("none", 1) or config.model != type(config.model)():
+        if config.model != type(config.model)():
+            raise InputError(
+                f"preset {config.preset}: no step of this model was measured, only of the whole "
+                "AlphaFold2 model, as presets initial_training and mlperf have it. To time this "
+                "one, train some steps: the log shows samples a second"
+            )
+        if not self.recorded("none", 1):
             kinds = ", ".join(dict.fromkeys(step.device for step in known.steps))
             sizes = ", ".join(f"{key} {size}" for key, size in zip(SIZES, self._sizes))
             raise InputError(
-                f"--kind {cluster.kind}: no step of this model with {sizes} and recomputation none "
-                f"was recorded on one such GPU (there are {kinds}): measure it with scalefold "
-                "bench scaling, and give its file with --record"
+                f"preset {config.preset}: no step with {sizes} and recomputation none was measured "
+                f"on one GPU of --kind {cluster.kind} (records are of {kinds}): measure it with "
+                "scalefold bench scaling, and give its file with --record"
             )
         self._parameters = num_parameters(config)
 

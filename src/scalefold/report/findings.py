@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from scalefold.errors import counted
 from scalefold.finetune.listing import FEW_CLUSTERS
+from scalefold.progress import duration_in_words
 from scalefold.report.inputs import RunResults
 from scalefold.report.smoothing import smoothed, smoothing_window
 
@@ -139,9 +140,8 @@ def _interrupted(files: RunResults) -> Iterator[str]:
     sessions = files.sessions
     if len(sessions) > 1:
         paused = sum(max(0.0, b.started - a.ended) for a, b in itertools.pairwise(sessions))
-        yield (
-            f"Training took {len(sessions)} sessions, with {paused / 3600:.2g} hours between them."
-        )
+        took = f"Training took {len(sessions)} sessions"
+        yield f"{took}, with pauses of {duration_in_words(paused)} in all."
     killed = sum(session.max_rss_mb is None for session in sessions[:-1])
     if killed:
         yield f"{killed} of these sessions ended without a note: killed, or the machine failed."

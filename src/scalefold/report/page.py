@@ -11,6 +11,7 @@ import yaml
 from markupsafe import Markup
 from rich.filesize import decimal
 
+from scalefold.progress import duration_in_words
 from scalefold.report.chain_figures import chain_figures
 from scalefold.report.content import Content
 from scalefold.report.data_set import data_figures
@@ -115,13 +116,7 @@ def _size(num_bytes: float | None) -> str:
 
 
 def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+    return "–" if seconds is None else duration_in_words(seconds)
 
 
 def _moment(timestamp: float | None) -> str:

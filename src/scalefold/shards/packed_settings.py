@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from scalefold.config.identity import packing_hashes
 from scalefold.config.schema import Config
-from scalefold.errors import InputError
+from scalefold.errors import InputError, counted
 from scalefold.raw.chains import ChainRow, read_chains, with_splits
 from scalefold.raw.rejected import read_rejected
 from scalefold.shards.bucket_count import with_bucket_count
@@ -73,7 +73,7 @@ def check_origin(folder: Path, config: Config) -> None:
         their manifest has a time in the future, with which Snakemake lets no training succeed.
     """
     _check_time(folder / MANIFEST_FILE)
-    if found := _differences(folder, config):
+    if found := packing_differences(folder, config):
         raise InputError(
             f"{folder} was packed with {'; '.join(found)}. Set that back, or pack again: "
             f"{PACK_ALL_AGAIN}"
@@ -92,11 +92,11 @@ def _check_time(manifest: Path) -> None:
 
 def warn_of_other_settings(folder: Path, config: Config) -> None:
     """Warn of what `check_origin` refuses; for commands by hand, as with a colleague's shards."""
-    for difference in _differences(folder, config):
+    for difference in packing_differences(folder, config):
         logger.warning("%s was packed with %s. What is in the shards counts", folder, difference)
 
 
-def _differences(folder: Path, config: Config) -> list[str]:
+def packing_differences(folder: Path, config: Config) -> list[str]:
     """Say how settings and list of chains differ from the configuration's, if they do."""
     found = []
     if changed := other_settings(folder, config):
@@ -107,8 +107,8 @@ def _differences(folder: Path, config: Config) -> list[str]:
         chains := other_chains(folder, with_splits(read_chains(listed), config.data))
     ):
         found.append(
-            f"another list of chains: {len(chains)} lines differ from {listed}, {min(chains)} for "
-            "one"
+            f"another list of chains: {counted(len(chains), 'line')} changed in {listed}, such as "
+            f"that of {min(chains)}"
         )
     return found
 

@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from scalefold.checkpoint.published import other_initial_weights, passed_steps
+from scalefold.checkpoint.published import other_initial_weights, passed_steps, steps_made_from
 from scalefold.config.initial_weights import initial_weights_sha256
 from scalefold.config.schema import Config
 from scalefold.errors import first_few
+from scalefold.shards.manifest import data_hash
+from scalefold.shards.packed_settings import packing_differences
 
 
 def restart_warnings(
@@ -60,3 +62,22 @@ def restart_warnings(
             "evaluated. For all of them, delete the folder: training then starts over"
         )
     return warnings
+
+
+def new_data_warnings(training: Path, shards: Path, config: Config) -> list[str]:
+    """Warn of training that is to start over with other data: of its shards, or once repacked."""
+    checkpoints = sorted(training.glob("step-*.ready"))
+    if not checkpoints or config.training.accept_new_data:
+        return []
+    last, why = int(checkpoints[-1].stem.removeprefix("step-")), ""
+    # Shards or checkpoints that cannot be read are refused where they are used.
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        if found := packing_differences(shards, config):
+            why = f"{shards} was packed with {'; '.join(found)}. It is packed again"
+        elif last not in steps_made_from(training, data_hash(shards), None):
+            why = f"{shards} has other data than {training} was trained on"
+    fate = (
+        "and training starts over; the earlier training is moved to replaced/ in its folder. To "
+        "continue it with the new data, set training.accept_new_data: true"
+    )
+    return [f"{why}, {fate}"] if why else []

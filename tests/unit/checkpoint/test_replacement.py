@@ -135,8 +135,8 @@ def test_why_it_is_moved_is_said_in_words_of_its_own(
     """Nothing is refused, so nothing of what a refusal advises."""
     set_aside_other_run(configuration(max_recycling=1), InputHashes("d" * 64), run)
     (said,) = caplog.messages
-    assert f"the earlier one is kept in {run / 'replaced/1'}, since it is another one" in said
-    assert "What differs (2):\n  training data: manifest" in said
+    assert f"the earlier one is kept in {run / 'replaced/1'}: " in said
+    assert "\n  training data: manifest" in said
     assert "  training.max_recycling: 3 in the checkpoint, 1 now" in said
     for advice in ("Undo", "cannot", "may change"):
         assert advice not in said

@@ -230,19 +230,20 @@ def test_unset_required_key() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a: [1", ".*YAML"),
-        ("- 1\n", ".*list"),
-        ("\0", ".*YAML"),
-        ("loss: {}\na:\n  b: 1\n  c: 2\n  b: 3\n", ".*'b' .*line 3 .*line 5"),
-        ("a: {b: 1, c: 2, b: 3}\n", ".*'b' .*line 1 .*line 1"),
-        (None, ""),
+        ("a: [1", "1:6: .*YAML"),
+        ("a: 1\n b: 2\n", "2:3: .*YAML"),
+        ("- 1\n", " .*list"),
+        ("\0", " .*YAML"),
+        ("loss: {}\na:\n  b: 1\n  c: 2\n  b: 3\n", " .*'b' .*line 3 .*line 5"),
+        ("a: {b: 1, c: 2, b: 3}\n", " .*'b' .*line 1 .*line 1"),
+        (None, " "),
     ],
 )
 def test_unreadable_files(tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "run.yaml"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(InputError, match=f"run.yaml: {message}"):
+    with pytest.raises(InputError, match=f"run.yaml:{message}"):
         load_config([path])
 
 

@@ -287,7 +287,7 @@ def test_nothing_at_all_names_the_commonest_cause(tmp_path: Path) -> None:
     message = str(caught.value)
     cause = "no mirror has first_hits.a3m or second_hits.a3m for 3 of 3 chains, as for 1abc_A: "
     assert message.startswith(f"none of 3 chains could be fetched; {cause}")
-    assert message.endswith("Correct data.mirrors or data.alignments.")  # no network that was down
+    assert message.endswith("data.mirrors or data.alignments.")  # no network that was down
     assert "1abc.cif.gz" in read_rejected(tmp_path / "out/rejected.tsv")[0].reason
 
 

@@ -216,6 +216,7 @@ def test_the_command_says_what_it_assumes(known: Calibration) -> None:
         assert row["cost"] == pytest.approx(2 * row["gpu_hours"])
         assert row["kilowatt_hours"] == pytest.approx(row["gpu_hours"] / 2)
     assert "no step" in run("plan", "--kind", "abacus", "--memory-gib", "1").stderr
+    assert "error: preset tiny: no step" in run("plan", "--preset", "tiny").stderr
 
 
 def test_a_run_is_planned_by_its_own_configuration(known: Calibration, tmp_path: Path) -> None:

@@ -163,6 +163,20 @@ def test_structures_that_are_there_in_another_format_only_are_named(tmp_path: Pa
         check_files(chains, data, "structures")
 
 
+def test_wrong_names_of_chains_are_not_blamed_on_paths(tmp_path: Path) -> None:
+    (tmp_path / "5pti.cif.gz").touch()
+    (tmp_path / "5pti_A").mkdir()
+    mirrors = {"mmcif": [str(tmp_path)], "alignments": [str(tmp_path)]}
+    paths = {"mmcif_path": "{entry}.cif.gz", "alignment_path": "{chain}/{name}.a3m"}
+    given = {"chains": "my.tsv", "template_hits": None, "mirrors": mirrors | paths}
+    data = make_config({"data": given}).data
+    for key, looked_for in (("5pti_X", "5pti_X/"), ("9pti_A", "9pti.cif.gz")):
+        with pytest.raises(InputError, match=rf"^my\.tsv: .*\n.*{looked_for}"):
+            check_files([ChainRow(key, "train", None)], data)
+    with pytest.raises(InputError, match=r"^(?!my\.tsv)"):
+        check_files([ChainRow("5pti_A", "train", None)], data)
+
+
 def test_what_is_there_under_another_name_is_named(tmp_path: Path) -> None:
     (tmp_path / "5pti.cif.gz").touch()
     (tmp_path / "5pti_A").mkdir()

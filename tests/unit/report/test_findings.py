@@ -101,7 +101,7 @@ def test_only_held_out_chains_of_the_last_evaluation_are_counted_as_few():
 def test_sessions_that_were_killed_are_counted():
     sessions = [session(0, 3600, killed=True), session(7200, 9000)]
     found = findings(healthy(sessions=sessions), {})
-    assert any("2 sessions" in one and "1 hours" in one for one in found)
+    assert any("2 sessions" in one and "1 h 00 min" in one for one in found)
     assert any(one.startswith("1 of these") for one in found)
 
 

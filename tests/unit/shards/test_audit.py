@@ -40,16 +40,16 @@ def test_counts_are_those_of_the_rows(demo):
     rows = cells(chain_counts(reader).table)
     samples = [*reader.keys("train"), *reader.keys("validation")]
     deep = sum(100 <= reader.msa(key).msa.shape[0] < 1000 for key in samples)
-    assert deep == sum(map(int, rows["alignment rows 100 to 999"]))
+    assert deep == sum(map(int, rows["alignment rows: 100 to 999"]))
     without = sum(not reader.templates(key) for key in samples)
-    assert without == sum(map(int, rows["template hits kept 0"]))
-    assert without == sum(map(int, rows["% covered by the best template 0"]))
+    assert without == sum(map(int, rows["template hits kept: 0"]))
+    assert without == sum(map(int, rows["% covered by the best template: 0"]))
     whole = sum(
         len(hits[0].q_idx) / len(reader.chain(key)) >= 0.95
         for key in samples
         if (hits := reader.templates(key))
     )
-    assert whole == sum(map(int, rows.get("% covered by the best template 95 or more", ["0"])))
+    assert whole == sum(map(int, rows.get("% covered by the best template: 95 or more", ["0"])))
 
 
 def test_a_sound_data_set_has_no_leaks(demo):
@@ -97,13 +97,13 @@ def test_a_table_of_splits():
     table.add_names("name", ["a", None, *[None]])
     assert cells(table.table) == {
         "all": ("2", "1", "0"),
-        "x 1.5 to < 2.0": ("1", "0", "0"),
-        "x >= 2.0": ("0", "1", "0"),
-        "x unknown": ("1", "0", "0"),
-        "n 0": ("1", "0", "0"),
-        "n 2 to 4": ("1", "0", "0"),
-        "n 5 or more": ("0", "1", "0"),
-        "name unknown": ("1", "1", "0"),
-        "name a": ("1", "0", "0"),
+        "x: 1.5 to < 2.0": ("1", "0", "0"),
+        "x: >= 2.0": ("0", "1", "0"),
+        "x: unknown": ("1", "0", "0"),
+        "n: 0": ("1", "0", "0"),
+        "n: 2 to 4": ("1", "0", "0"),
+        "n: 5 or more": ("0", "1", "0"),
+        "name: unknown": ("1", "1", "0"),
+        "name: a": ("1", "0", "0"),
     }
     Console(quiet=True).print(table.table)

@@ -28,6 +28,7 @@ from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.shards.manifest import Manifest
 from scalefold.train import start
 from scalefold.train.metrics import MetricsLog
+from scalefold.train.restart_warnings import new_data_warnings
 from scalefold.train.sessions import read_sessions
 from scalefold.train.signals import stop_on_signals
 from scalefold.train.skipped_steps import DivergedError
@@ -315,11 +316,15 @@ def test_training_goes_on_with_other_data_if_it_may(
     manifest = Manifest.read(other)
     sha256 = dataclasses.replace(manifest, counts={**manifest.counts, "more": 1}).write(other)
     change = {"training": {"steps": last + 1}}
+    assert new_data_warnings(out, shards, micro) == []
+    (said,) = new_data_warnings(out, other, micro)
+    assert "training.accept_new_data" in said
     with pytest.raises(InputError, match="--accept-new-data"):
         train_quietly(make_config(merge(micro_tree, change)), other, out, resume=True)
     change["training"]["accept_new_data"] = True
     config = make_config(merge(micro_tree, change))
     assert run_key(config) == run_key(micro)
+    assert new_data_warnings(out, other, config) == []
     for set_aside in (False, True):  # as by hand, and as the workflow
         change["training"]["steps"] += 1
         config = make_config(merge(micro_tree, change))
