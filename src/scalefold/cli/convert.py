@@ -60,7 +60,7 @@ def _one_alignment(source: Path, out: Path, chain: str | None) -> None:
     from scalefold.io.atomic import make_folder, write_bytes
     from scalefold.raw.alphafold_features import features_to_a3m
     from scalefold.raw.chain_key import is_chain_key
-    from scalefold.search.given import read_given
+    from scalefold.search.given_alignments import read_given
 
     if chain is None or not is_chain_key(chain):
         raise InputError(f"--chain {chain}: name the chain of {source}, such as 5pti_A")

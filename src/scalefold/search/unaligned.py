@@ -11,7 +11,7 @@ from scalefold.raw.chain_key import entry_of
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fasta import FastaRecord
 from scalefold.raw.raw_folder import alignment_folder
-from scalefold.search.given import find_given
+from scalefold.search.given_alignments import find_given
 from scalefold.search.one_sequence import RECORD
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import filled_buckets
