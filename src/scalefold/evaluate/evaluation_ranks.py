@@ -81,11 +81,11 @@ def evaluate_inside(
 @contextlib.contextmanager
 def _interrupted_by(stop: threading.Event) -> Iterator[None]:
     """Raise KeyboardInterrupt here, in the main thread, once ``stop`` is set."""
-    left = threading.Event()
+    done = threading.Event()
 
     def look() -> None:
-        while not left.is_set():
-            if stop.wait(1.0) and not left.wait(0.1):
+        while not done.is_set():
+            if stop.wait(1.0) and not done.wait(0.1):
                 _thread.interrupt_main()
 
     thread = threading.Thread(target=look, name="scalefold-stop", daemon=True)
@@ -93,4 +93,4 @@ def _interrupted_by(stop: threading.Event) -> Iterator[None]:
     try:
         yield
     finally:
-        left.set()
+        done.set()

@@ -132,13 +132,13 @@ class _Checkpoints:
         self._config, self._training, self._out = config, training, out
         self._data, self._start = data_hash(shards), initial_weights_sha256(config)
         number, followers = turn
-        self._left = set(sorted(config.training.published_steps())[number::followers])
+        self._pending = set(sorted(config.training.published_steps())[number::followers])
 
     def waiting(self) -> list[int]:
         """Steps that are still to be evaluated, ascending."""
-        steps = [step for step in self._published() if step in self._left]
-        self._left -= {step for step in steps if self._is_evaluated(step)}
-        return [step for step in steps if step in self._left]
+        steps = [step for step in self._published() if step in self._pending]
+        self._pending -= {step for step in steps if self._is_evaluated(step)}
+        return [step for step in steps if step in self._pending]
 
     def _is_evaluated(self, step: int) -> bool:
         mark = ready_mark(checkpoint_path(self._training, step))
