@@ -1,5 +1,5 @@
 # Functions: what `scalefold predict` is given, for the sequences of `predict.fasta`, and for those of
-# `distillation.fasta`, which are learnt from.
+# `distillation.fasta`, used for training.
 SEQUENCES = {"predictions": CONFIG.predict, "distilled": CONFIG.distillation}
 PARTS = [f"{part:05d}" for part in range(CONFIG.search.jobs if CONFIG.search else 0)]
 

@@ -112,7 +112,7 @@ def writer_lock(folder: Path) -> Iterator[Callable[[], None]]:
                 if not _is_newest(files, holder):
                     raise InputError(
                         f"{folder}: another training has taken over here "
-                        f"({_holder(_look(files))}), since this one gave no sign of life for "
+                        f"({_holder(_look(files))}), since this one did not respond for "
                         f"{SILENCE_SECONDS:g} s. This one ends and leaves the checkpoints to it"
                     )
 

@@ -117,7 +117,7 @@ def follow(
         elif ended:
             return evaluated
         elif time.monotonic() - seen > patience:
-            logger.info("%s: no training is at work since %g s", training, patience)
+            logger.info("%s: no training has run for %g s", training, patience)
             return evaluated
         else:
             time.sleep(_SECONDS_BETWEEN_LOOKS)

@@ -94,9 +94,9 @@ def read_members(
     if given is not None and all(member.config is not given for member in members):
         first = members[0]
         raise InputError(
-            f"--preset or --config says preset {given.preset}, but {first.loaded.path} says its "
-            f"own model, preset {first.config.preset}, and that counts: leave the option out. "
-            "--set changes single settings"
+            f"--preset or --config says preset {given.preset}, but {first.loaded.path} names its "
+            f"own model, preset {first.config.preset}, which takes precedence: leave the option "
+            "out. --set changes single settings"
         )
     return _told_apart(members)
 

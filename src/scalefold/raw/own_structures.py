@@ -163,7 +163,7 @@ def _number(polymer: gemmi.ResidueSpan, where: str) -> list[str]:
                 f"{MAX_RESIDUES} residues. Correct the numbers."
             )
         if gap:
-            skipped.append(f"{gap} behind {before}")
+            skipped.append(f"{gap} after {before}")
             names += ["UNK"] * gap
         names.append(residue.name)
         before = residue
@@ -171,7 +171,7 @@ def _number(polymer: gemmi.ResidueSpan, where: str) -> list[str]:
             alternative.label_seq = len(names)
     if skipped:
         logger.warning(
-            "%s: no sequence is stated; by the numbers residues are missing, which become X: %s",
+            "%s: no sequence is stated; gaps in numbering become X: %s",
             where,
             ", ".join(skipped),
         )

@@ -23,7 +23,7 @@ from scalefold.shards.template_store import TemplateStore
 def unaligned(config: Config, raw: Path, shards: Path) -> list[FastaRecord]:
     """Return one chain of each sequence that has no alignment.
 
-    Chains that are mere templates need none. What a search has brought earlier does not count: the
+    Chains used only as templates need none. What a search has brought earlier does not count: the
     search itself knows what of it is still to be done.
 
     Parameters

@@ -216,7 +216,7 @@ class TrainingLoop:
         except (InputError, SampleError) as error:
             self._sample_error = error
         except StoppedWaitingError as error:
-            logger.warning("%s: asked to stop, and its samples did not come", error)
+            logger.warning("%s: asked to stop before its samples arrived", error)
         else:
             assert batch.step == self.step, (batch.step, self.step)  # from 0
             return batch

@@ -41,7 +41,9 @@ def find_checkpoint(config: Config, out: Path, inputs: InputHashes, *, resume: b
     metadata = read_metadata(last)
     check_resumable(last, metadata, config, inputs)
     if metadata.data_manifest_sha256 != inputs.data_manifest_sha256:
-        logger.warning("%s: going on with other data, since training.accept_new_data is set", last)
+        logger.warning(
+            "%s: continuing with different data, since training.accept_new_data is set", last
+        )
     if metadata.step < config.training.steps:
         logger.info("continuing from %s", last)
     else:
