@@ -20,7 +20,7 @@ def predictions(wildcards):
         of = GIVEN
     else:
         key, config = list(TRAININGS.items())[-1]
-        # With an evaluation beside it, a training may end early.
+        # With an evaluation beside it, a training run may end early.
         step = published_at_end(key)[-1] if ASYNC else config.training.steps
         of = f"{key}/step-{step:08d}"
     if CONFIG.predict.relax:
@@ -94,7 +94,7 @@ def given_teacher(wildcards):
 
 
 def teacher_weights(wildcards):
-    """The averaged weights that a training ends with, or given ones."""
+    """The averaged weights that a training run ends with, or given ones."""
     if wildcards.teacher == GIVEN:
         return given_teacher(wildcards)[0].as_posix()
     steps = TRAININGS[wildcards.teacher].training.steps

@@ -1,4 +1,4 @@
-"""A training's folder: checkpoints, who may write there, and what a run may continue from.
+"""A training run's folder: checkpoints, who may write there, and what a run may continue from.
 
 Read the files in the order of a run:
 

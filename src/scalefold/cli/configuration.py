@@ -34,7 +34,7 @@ app = typer.Typer(
 def show(config: ConfigFiles, set_: Overrides = None, stage: Stage = None) -> None:
     """Print the complete configuration: defaults, preset, files and overrides resolved.
 
-    --stage prints the configuration of one training.
+    --stage prints the configuration of one training run.
     """
     from scalefold.config import config_to_yaml
 

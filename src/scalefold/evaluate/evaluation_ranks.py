@@ -1,4 +1,4 @@
-"""Evaluation by processes of a training's own launch, which do not train."""
+"""Evaluation by processes of training's own launch, which do not train."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 def evaluation_folder(training: Path) -> Path:
-    """Where the workflow has the evaluations of a training.
+    """Where the workflow has the evaluations of a training run.
 
     Raises
     ------
     InputError
-        If the training's folder is not where the workflow has trainings.
+        If the training's folder is not where the workflow has training runs.
     """
     folder = training.absolute()
     if folder.parent.name != "weights":
@@ -46,7 +46,7 @@ def evaluate_inside(
     number: int,
     left: Callable[[], bool],
 ) -> None:
-    """Evaluate this process's share of a training's checkpoints, until all of it is done.
+    """Evaluate this process's share of a training run's checkpoints, until all of it is done.
 
     An error is logged, and the training goes on.
 

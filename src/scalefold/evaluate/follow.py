@@ -1,7 +1,7 @@
-"""Evaluate the checkpoints of a training while it goes on.
+"""Evaluate the checkpoints of a training run while it goes on.
 
-One process evaluates each checkpoint as soon as it is published. It shares nothing with the
-training but the folder: the training never waits for it, and may run on another machine.
+One process evaluates each checkpoint as soon as it is published. It shares nothing with
+training but the folder: training never waits for it, and may run on another machine.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from scalefold.shards.manifest import data_hash
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 120.0
-"""A training without a sign of life for so long has failed. A retry begins sooner."""
+"""A training run without a sign of life for so long has failed. A retry begins sooner."""
 _SECONDS_TO_RETRY: Final = 5.0
-"""The workflow starts a training that has failed on this machine again within this time."""
+"""The workflow starts a training run that has failed on this machine again within this time."""
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 
 
@@ -51,9 +51,9 @@ def follow(
     turn: tuple[int, int] = (0, 1),
     left: Callable[[], bool] = lambda: False,
 ) -> list[int]:
-    """Evaluate each checkpoint of a training without an up-to-date evaluation, until training ends.
+    """Evaluate each checkpoint without an up-to-date evaluation, until training ends.
 
-    The training has ended when it has reached its last step or its target; when the last
+    Training has ended when it has reached its last step or its target; when the last
     ``evaluation.patience`` evaluations have gained nothing; when the workflow has marked it as
     failed and does not start it again; or when nothing has been written under its lock for
     ``patience_seconds``. All checkpoints published until then are evaluated. A checkpoint that
@@ -124,7 +124,7 @@ def follow(
 
 
 class _Checkpoints:
-    """The checkpoints that a training has published, and those that are evaluated."""
+    """The checkpoints that a training run has published, and those that are evaluated."""
 
     def __init__(
         self, config: Config, training: Path, shards: Path, out: Path, turn: tuple[int, int]

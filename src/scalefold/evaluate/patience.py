@@ -22,7 +22,7 @@ _MUST_MATCH: Final = ("recycling", "precision", "seed", "max_length", "data_mani
 def stalled(
     evaluation: Mapping[str, Any], training: Path, folder: Path, settings: EvaluationConfig
 ) -> Stalled | None:
-    """Return a message for a training if the last `patience` evaluations gained nothing.
+    """Return a message for a training run if the last `patience` evaluations gained nothing.
 
     The evaluations are compared by their mean lDDT-Ca over the chains that all of them have scored.
 

@@ -21,7 +21,7 @@ _OF_A_CHECKPOINT: Final[Mapping[str, Literal["averaged", "weights"]]] = {
     "averaged.pt": "averaged",
     "weights.pt": "weights",
 }
-"""Files of a checkpoint that a training can start from; `checkpoint.json` beside them says more."""
+"""Files of a checkpoint that training can start from; `checkpoint.json` beside them says more."""
 _NAMED: Final = re.compile(r"model_[1-5](?:_ptm)?(?![a-z0-9])")
 
 

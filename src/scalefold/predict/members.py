@@ -38,7 +38,7 @@ class Member:
 
     @property
     def averaged(self) -> bool:
-        """Whether they are known to be a training's averaged weights."""
+        """Whether they are known to be a training run's averaged weights."""
         return self.loaded.checkpoint is not None
 
     def about(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def write_report(
     run : Path
         The run's folder.
     key : str, optional
-        Which of its trainings (`scalefold.config.run_key`); default the only one.
+        Which of its training runs (`scalefold.config.run_key`); default the only one.
     shards : Path, optional
         Shards that the run was trained on; default ``shards`` in the run's folder.
     out_html, out_json : Path, optional

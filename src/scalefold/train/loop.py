@@ -91,7 +91,7 @@ class _LaunchedStep:
 
 
 class TrainingLoop:
-    """Makes the steps of a training, and has its log and its checkpoints written.
+    """Makes the steps of a training run, and has its log and its checkpoints written.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrainingFiles:
-    """Writes into a training's folder, whose lock this process holds.
+    """Writes into a training run's folder, whose lock this process holds.
 
     Checkpoints are written while the training goes on. If one cannot be written, a later call
     raises the error. As a context it waits at its end for the last one.
