@@ -98,7 +98,7 @@ def teacher_weights(wildcards):
     if wildcards.teacher == GIVEN:
         return given_teacher(wildcards)[0].as_posix()
     steps = TRAININGS[wildcards.teacher].training.steps
-    return CHECKPOINT.format(key=wildcards.teacher, step=f"{steps:08d}")
+    return checkpoint_folder(wildcards.teacher, steps)
 
 
 def teacher_mark(wildcards):

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 METADATA_FILE: Final = "checkpoint.json"
+AVERAGED_FILE: Final = "averaged.pt"
 _NAME: Final = re.compile(r"step-(\d{8})")
 _READY: Final = ".ready"
 

@@ -93,6 +93,11 @@ def run_key(config: Config) -> str:
     return _digits(_without_former_values(trajectory_settings(config.model_dump(mode="json"))))
 
 
+def config_hash(config: Config) -> str:
+    """Twelve hex digits that identify the configuration's content."""
+    return _digits(config.model_dump(mode="json"))
+
+
 def packing_hash(config: Config) -> str:
     """Twelve hex digits that stand for what raw files are packed with: `PACKING_KEYS`."""
     return _digits(_packing_sections(config))

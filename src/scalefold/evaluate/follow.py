@@ -37,7 +37,7 @@ _SECONDS_BETWEEN_LOOKS: Final = 1.0
 
 def evaluation_path(folder: Path, step: int) -> Path:
     """The file of a step's evaluation."""
-    return folder / f"step-{step:08d}.json"
+    return checkpoint_path(folder, step).with_suffix(".json")
 
 
 def follow(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.checkpoint.early_stopping import Stalled
-from scalefold.checkpoint.read import checkpoint_path, read_metadata
+from scalefold.checkpoint.read import AVERAGED_FILE, checkpoint_path, read_metadata
 from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
 
@@ -79,4 +79,4 @@ def _is_comparable(
         metadata = read_metadata(checkpoint_path(training, earlier["step"]))
     except (OSError, InputError):
         return False
-    return bool(metadata.files["averaged.pt"].sha256 == earlier["weights_sha256"])
+    return bool(metadata.files[AVERAGED_FILE].sha256 == earlier["weights_sha256"])

@@ -20,7 +20,7 @@ from rich.console import Console
 import scalefold
 from scalefold.checkpoint.early_stopping import TargetReached
 from scalefold.checkpoint.provenance import device_name, source_commit
-from scalefold.config.load import config_hash
+from scalefold.config.identity import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
 from scalefold.evaluate.chains import ChainToScore, Results, evaluate_chains, structure_path

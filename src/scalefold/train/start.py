@@ -20,7 +20,7 @@ from scalefold.checkpoint.read import read_metadata
 from scalefold.checkpoint.replacement import set_aside_other_run
 from scalefold.checkpoint.resume import former_data
 from scalefold.checkpoint.write import remove_leftovers
-from scalefold.config.load import config_hash
+from scalefold.config.identity import config_hash
 from scalefold.config.schema import Config
 from scalefold.engine.memory import exhaustion_explained
 from scalefold.loader.loader import TrainingLoader, local_batch_size

@@ -17,7 +17,7 @@ from scalefold.checkpoint.provenance import InputHashes, source_commit
 from scalefold.checkpoint.read import FormerData, checkpoint_path, ready_mark
 from scalefold.checkpoint.snapshot import StateSnapshot
 from scalefold.checkpoint.write import prune, save
-from scalefold.config.load import config_hash
+from scalefold.config.identity import config_hash
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.loader.order import Position
