@@ -63,7 +63,7 @@ demo: $(VENV)/.installed
 	@echo "Report: results/demo/report.html"
 
 demo-finetune: $(VENV)/.installed
-	@# The given weights: the demo's model after a short training.
+	@# The given weights: the demo's model after a short training run.
 	$(SNAKEMAKE) --profile local --configfile demo/config.yaml --until train \
 	  --config run_name=demo-given training='{steps: 200, checkpoint_every: 200}'
 	PATH="$(BIN):$$PATH" scalefold finetune demo/mirror/wwpdb --out results/demo-finetune \

@@ -15,8 +15,8 @@ report: "workflow/report/workflow.rst"
 # Functions.
 include: "workflow/rules/settings.smk"  # the checked configuration, and what all rules use
 include: "workflow/rules/mirrors.smk"  # raw files on local mirrors
-include: "workflow/rules/checkpoints.smk"  # what a training learns from, and what it has left
-include: "workflow/rules/launcher.smk"  # how the processes of a training are started
+include: "workflow/rules/checkpoints.smk"  # what a training run learns from, and what it has left
+include: "workflow/rules/launcher.smk"  # how the processes of a training run are started
 include: "workflow/rules/predictions.smk"  # what `scalefold predict` is given
 # Rules, in the order of the data. Each calls one command of `scalefold`.
 include: "workflow/rules/raw.smk"  # fetch: raw files, from mirrors to one folder
@@ -24,7 +24,7 @@ include: "workflow/rules/search.smk"  # unaligned, search: alignments that no mi
 include: "workflow/rules/shards.smk"  # structures, pack, index, verify: Arrow shards of raw files
 include: "workflow/rules/train.smk"  # train: weights
 include: "workflow/rules/evaluate.smk"  # evaluate: scores of checkpoints
-include: "workflow/rules/report.smk"  # report, mlperf-log: a page and numbers of each training
+include: "workflow/rules/report.smk"  # report, mlperf-log: a page and numbers of each training run
 include: "workflow/rules/predict.smk"  # predict, relax: structures of sequences
 include: "workflow/rules/distil.smk"  # predict, distil: predicted structures to learn from
 

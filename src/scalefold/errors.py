@@ -30,11 +30,11 @@ class ChecksumError(InputError):
 
 
 class ElsewhereError(InputError):
-    """An error of the input that another process of the same training found, and prints."""
+    """An error of the input that another process of the same training run found, and prints."""
 
 
 class RankLostError(RuntimeError):
-    """The exchange with the other processes of a training failed; says what is known of them."""
+    """The exchange with other processes of a training run failed; says what is known of them."""
 
 
 def counted(number: int, noun: str) -> str:

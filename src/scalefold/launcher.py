@@ -77,7 +77,7 @@ def choose_degree(
 
     ``auto`` is the least that leaves no process without a sample: processes with samples of their
     own are always faster than those that share one (`scalefold plan`). It follows from the numbers
-    alone, so a training that goes on with as many processes has the same.
+    alone, so a training run that goes on with as many processes has the same.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def choose_degree(
 def check_layout(
     setting: int | Literal["auto"], processes: int, on_node: int, batch_size: int
 ) -> None:
-    """Check before a training starts that its processes can divide its samples among them.
+    """Check before a training run starts that its processes can divide its samples among them.
 
     Parameters as `choose_degree`.
 

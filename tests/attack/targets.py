@@ -50,7 +50,7 @@ from scalefold.report import write_report
 from scalefold.report.content import report_content
 from scalefold.report.inputs import read_run
 from scalefold.search.ffindex import FFIndex, write_ffindex
-from scalefold.search.given import read_given
+from scalefold.search.given_alignments import read_given
 from scalefold.shards.pack import pack
 from scalefold.shards.pack_index import pack_index
 from scalefold.shards.reader import ShardReader

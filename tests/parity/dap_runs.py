@@ -37,7 +37,7 @@ from scalefold.optim.clipping import clip_scale
 from scalefold.optim.optimiser import Adam
 from scalefold.parallel import Mesh
 from scalefold.parallel.launch import divided, joined
-from scalefold.predict.ahead import ready_features
+from scalefold.predict.features_ahead import ready_features
 from scalefold.predict.predictor import Predictor
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import assemble

@@ -1,4 +1,4 @@
-# Functions: what a training learns from, and what it has left: checkpoints, which no rule declares,
+# Functions: what a training run learns from, and what it has left: checkpoints, which no rule declares,
 # and their evaluations.
 from scalefold.config import initial_weights_sha256
 from scalefold.checkpoint.published import passed_steps, steps_made_from
@@ -10,7 +10,7 @@ ASYNC = CONFIG.evaluation.mode == "async"
 
 
 def shards_of(key):
-    """The folder that a training reads."""
+    """The folder that a training run reads."""
     return f"{RUN}/distilled/{TEACHERS[key]}/shards" if key in TEACHERS else SHARDS
 
 
@@ -23,7 +23,7 @@ def training_manifest(wildcards):
 
 
 def published(key):
-    """Steps, ascending, of a training's checkpoints from the present shards and initial weights.
+    """Steps, ascending, of a training run's checkpoints from the present shards and initial weights.
 
     Empty if there are no shards yet, or a checkpoint cannot be read: the training says so.
     """
@@ -36,19 +36,19 @@ def published(key):
 
 
 def published_at_end(key):
-    """Steps of the checkpoints that a training has when it has ended: at least one."""
+    """Steps of the checkpoints that a training run has when it has ended: at least one."""
     checkpoints.train.get(key=key)
     steps = published(key)
     if not steps:
         raise WorkflowError(
-            f"{TRAINING.format(key=key)}: this training is complete, but has no checkpoint. Bring one "
-            "back with its .ready file, or delete the folder to train from the start"
+            f"{TRAINING.format(key=key)}: this training run is complete, but has no checkpoint. Bring "
+            "one back with its .ready file, or delete the folder to train from the start"
         )
     return steps
 
 
 def mark_of(key, checkpoint):
-    """The mark of a training's checkpoint that is used; the training has ended then."""
+    """The mark of a training run's checkpoint that is used; the training has ended then."""
     checkpoints.train.get(key=key)
     mark = f"{checkpoint}.ready"
     if not os.path.exists(mark):
@@ -65,7 +65,7 @@ def ready_mark(wildcards):
 
 
 def last_mark(wildcards):
-    """The mark of the checkpoint that a training ends with."""
+    """The mark of the checkpoint that a training run ends with."""
     key = wildcards.key
     return mark_of(key, checkpoint_folder(key, TRAININGS[key].training.steps))
 
@@ -79,7 +79,7 @@ def evaluation(key, step):
 
 
 def has_ended(key):
-    """Has a training made its last step, or was it ended? Its last checkpoint may be deleted."""
+    """Has a training run made its last step, or was it ended? Its last checkpoint may be deleted."""
     config, training = TRAININGS[key], Path(TRAINING.format(key=key))
     last = config.training.steps
     if last in published(key) or os.path.exists(evaluation(key, last)):
@@ -118,7 +118,7 @@ TO_EVALUATE = [key for key in TRAININGS if to_evaluate(key)]
 
 
 def evaluations(key):
-    """Evaluations of a training. If it is made again, all are known before."""
+    """Evaluations of a training run. If it is made again, all are known before."""
     training = TRAININGS[key].training
     scheduled = training.published_steps()
     if key in TO_EVALUATE:
@@ -126,7 +126,7 @@ def evaluations(key):
     elif not ASYNC and not passed_steps(published(key), training):
         return [evaluation(key, step) for step in scheduled]
     steps = published_at_end(key)
-    # A training that reaches its target ends between two scheduled steps.
+    # A training run that reaches its target ends between two scheduled steps.
     wanted = {*scheduled, steps[-1]}
     return [evaluation(key, step) for step in steps if step in wanted]
 

@@ -1,6 +1,6 @@
 # Self-distillation: structures of the sequences of `distillation.fasta`, by the weights that a
-# training starts from, become chains that it learns from beside the experimental ones. Nothing asks
-# for these rules unless a training has a share of them.
+# training run starts from, become chains that it learns from beside the experimental ones. Nothing asks
+# for these rules unless a training run has a share of them.
 
 
 use rule predict as predict_distilled with:

@@ -1,5 +1,5 @@
 # Evaluation on the averaged weights. One job, rule `evaluate_all`, evaluates the checkpoints of a
-# training that lack an evaluation: when it has ended, or with `evaluation.mode: async` while it goes
+# training run that lack an evaluation: when it has ended, or with `evaluation.mode: async` while it goes
 # on. Rule `evaluate` evaluates one checkpoint, for what that job has missed.
 
 

@@ -28,7 +28,7 @@ def launcher(wildcards, resources, threads):
 
 
 def evaluator(wildcards, resources):
-    """What evaluates the checkpoints of a training is started with."""
+    """What evaluates the checkpoints of a training run is started with."""
     program = f"{in_container()}scalefold"
     if resources.get("slurm_partition"):
         script = workflow.source_path("../scripts/beside_training.sh")
@@ -55,7 +55,7 @@ def in_container():
 
 
 def when_stopped(wildcards, resources):
-    """What follows on a training that did not end.
+    """What follows on a training run that did not end.
 
     After exit code 75, stopped before the end, a cluster's job queues up again, as itself. On this
     machine a mark tells the evaluation beside it.

@@ -1,5 +1,5 @@
 # Functions: what `scalefold predict` is given, for the sequences of `predict.fasta`, and for those of
-# `distillation.fasta`, which are learnt from.
+# `distillation.fasta`, used for training.
 SEQUENCES = {"predictions": CONFIG.predict, "distilled": CONFIG.distillation}
 PARTS = [f"{part:05d}" for part in range(CONFIG.search.jobs if CONFIG.search else 0)]
 
@@ -20,7 +20,7 @@ def predictions(wildcards):
         of = GIVEN
     else:
         key, config = list(TRAININGS.items())[-1]
-        # With an evaluation beside it, a training may end early.
+        # With an evaluation beside it, a training run may end early.
         step = published_at_end(key)[-1] if ASYNC else config.training.steps
         of = f"{key}/step-{step:08d}"
     if CONFIG.predict.relax:
@@ -94,11 +94,11 @@ def given_teacher(wildcards):
 
 
 def teacher_weights(wildcards):
-    """The averaged weights that a training ends with, or given ones."""
+    """The averaged weights that a training run ends with, or given ones."""
     if wildcards.teacher == GIVEN:
         return given_teacher(wildcards)[0].as_posix()
     steps = TRAININGS[wildcards.teacher].training.steps
-    return CHECKPOINT.format(key=wildcards.teacher, step=f"{steps:08d}")
+    return checkpoint_folder(wildcards.teacher, steps)
 
 
 def teacher_mark(wildcards):

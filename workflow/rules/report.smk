@@ -1,4 +1,4 @@
-# The report of each training: one HTML file that opens offline, and the same numbers as JSON.
+# The report of each training run: one HTML file that opens offline, and the same numbers as JSON.
 
 
 rule report:

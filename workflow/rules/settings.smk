@@ -32,7 +32,7 @@ try:
     files = [Path(path) for path in workflow.configfiles]
     CONFIG = load_config(files, overrides)
     STAGES = load_stages(files, overrides)
-    # The trainings of the run, in order, by a hash of the settings that the weights depend on.
+    # The training runs, in order, by a hash of the settings that the weights depend on.
     KEYS = {stage: run_key(config) for stage, config in STAGES.items()}
     # Of those that are mixed with predicted structures: the training whose weights predict these.
     TEACHERS = {
@@ -135,7 +135,7 @@ def key_of(wildcards):
 
 
 def given_training(wildcards, threads):
-    """The configuration of that training."""
+    """The configuration of that training run."""
     (stage,) = [stage for stage, key in KEYS.items() if key == key_of(wildcards)]
     chosen = f" --stage {shlex.quote(stage)}" if stage else ""
     return given_configuration(wildcards, threads) + chosen

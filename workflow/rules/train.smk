@@ -1,8 +1,8 @@
 # Training is one job: one process on this machine, or processes on several nodes of a cluster. Its
 # checkpoints are not declared, since Snakemake deletes declared outputs of a job that failed or runs
-# again, and an interrupted training continues from its last checkpoint. A training with other settings
-# has another key, thus another folder. With other data or initial weights it starts over in the same
-# folder, and the earlier run moves to replaced/.
+# again, and interrupted training continues from its last checkpoint. Training with other settings has
+# another key, thus another folder. With other data or initial weights it starts over in the same folder,
+# and the earlier run moves to replaced/.
 from scalefold.config import check_initial_weights, initial_weights_file
 from scalefold.launcher import choose_degree
 from scalefold.raw.chains import check_trainable
@@ -15,7 +15,7 @@ DATA_RULES |= {"unaligned", "search", "searched", "pack", "index", "verify"}
 
 
 def started_from(wildcards):
-    """A training waits for the one whose weights it starts from; given weights must be there."""
+    """A training run waits for the one whose weights it starts from; given weights must be there."""
     until = set(workflow.dag_settings.until)
     if until and until <= DATA_RULES:
         return []
@@ -61,7 +61,7 @@ def say_restart_warnings(key):
 
 
 def given_weights():
-    """Time and size of the weights that the first training starts from, as a parameter.
+    """Time and size of the weights that the first training run starts from, as a parameter.
 
     As an input, the file only counts if it is newer than what was made of it.
     """

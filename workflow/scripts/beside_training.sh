@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a command beside a training, both as jobs of a Slurm cluster:
+# Runs a command beside a training run, both as jobs of a Slurm cluster:
 #     beside_training.sh KEY MINUTES COMMAND...
 # While the training waits in the queue, this job waits there, too: it holds no GPU. It ends when the
 # training has left the queue and the command has run since. MINUTES is its time limit, before which it

@@ -130,7 +130,7 @@ def read_sources(paths: Sequence[Path], jobs: int) -> Candidates:
             count = candidates.drop(read_obsolete(source.path))
             logger.info("%s: %s chains are obsolete, left out", source.path, f"{count:,}")
     for note in candidates.notes:
-        logger.warning("passed over: %s", note)
+        logger.warning("skipped: %s", note)
     if not any(True for _ in candidates):
         raise InputError(f"{', '.join(str(path) for path in paths)}: no chain is found")
     return candidates

@@ -264,7 +264,7 @@ def check_clusters(candidates: Iterable[Candidate], max_without: float) -> None:
 
 
 def check_choice(chains: Mapping[str, Candidate], choice: Choice, rules: Rules) -> int:
-    """Refuse a list that would mislead a training; return the number of relatives in it.
+    """Refuse a list that would mislead a training run; return the number of relatives in it.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 Each message is a file in the training's folder, written once and kept. It also says why the
 training ended before its last step. It holds as long as the configuration asks for no more than it
-states, so a training goes on when its target or its patience is raised or dropped.
+states, so a training run goes on when its target or its patience is raised or dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Message:
     file: ClassVar[str]
 
     def write(self, training: Path) -> None:
-        """Write the message into a training's folder, atomically."""
+        """Write the message into a training run's folder, atomically."""
         text = json.dumps(asdict(cast(Any, self)), indent=1)
         write_bytes(training / self.file, f"{text}\n".encode())
 
@@ -109,7 +109,7 @@ _KINDS: Final[dict[str, TypeAdapter[Any]]] = {
 def read_end(
     training: Path, evaluation: EvaluationConfig, data_manifest_sha256: str
 ) -> TargetReached | Stalled | None:
-    """Return why a training is to end if a message in its folder means these settings and data.
+    """Return why a training run is to end if a message in its folder means these settings and data.
 
     Raises
     ------

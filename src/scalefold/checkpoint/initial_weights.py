@@ -1,4 +1,4 @@
-"""The weights that a training starts from, where these are not random."""
+"""The weights that a training run starts from, where these are not random."""
 
 from __future__ import annotations
 

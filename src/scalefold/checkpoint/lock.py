@@ -1,4 +1,4 @@
-"""One writer for a training's folder, on any node of a cluster.
+"""One writer for a training run's folder, on any node of a cluster.
 
 Locks of the kernel (flock, fcntl) are not enough. On Lustre with ``localflock`` and on BeeGFS they
 do not reach other nodes, on NFS 3 the lock of a dead node stays, and some mounts refuse them. This
@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 LOCK_FOLDER: Final = "lock"
 TRAINING_LOG: Final = "training.log"
-"""Log of a training, which the workflow writes beside the lock from before the training begins."""
+"""Log of a training run, which the workflow writes beside the lock before training begins, too."""
 FAILED_MARK: Final = "training.failed"
-"""Made by the workflow when a training on this machine has failed, removed when it starts again."""
+"""Made by the workflow when training on this machine has failed, removed when it starts again."""
 BEAT_SECONDS: Final = 5.0
 SILENCE_SECONDS: Final = 60.0
 """A holder without a sign of life for this time counts as dead. It is longer than file systems need
@@ -111,8 +111,8 @@ def writer_lock(folder: Path) -> Iterator[Callable[[], None]]:
             finally:  # refused, perhaps, since another node has deleted the file
                 if not _is_newest(files, holder):
                     raise InputError(
-                        f"{folder}: another training has taken over here "
-                        f"({_holder(_look(files))}), since this one gave no sign of life for "
+                        f"{folder}: another training run has taken over here "
+                        f"({_holder(_look(files))}), since this one did not respond for "
                         f"{SILENCE_SECONDS:g} s. This one ends and leaves the checkpoints to it"
                     )
 
@@ -143,9 +143,9 @@ def _take(files: Path, holder: str) -> BinaryIO:
             watched, deadline = newest, time.monotonic() + SILENCE_SECONDS
         elif not gone and newest != watched:
             raise InputError(
-                f"{files.parent}: another training writes here ({_holder(newest)}). Wait for it, "
-                "stop it, or choose another folder. A dead one loses the lock by itself: deleting "
-                f"{LOCK_FOLDER}/ is no help"
+                f"{files.parent}: another training run writes here ({_holder(newest)}). Wait for "
+                "it, stop it, or choose another folder. A dead one loses the lock by itself: "
+                f"deleting {LOCK_FOLDER}/ is no help"
             )
         elif (gone or time.monotonic() > deadline) and (file := _make_after(newest, files, holder)):
             if not gone:

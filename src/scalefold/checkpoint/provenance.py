@@ -57,7 +57,7 @@ def made_with(device: torch.device) -> dict[str, str | None]:
 
 @dataclass(frozen=True)
 class InputHashes:
-    """The files that a training depends on, by what is in them.
+    """The files that a training run depends on, by what is in them.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class InputHashes:
 
 
 def input_hashes(config: Config, shards: Path) -> InputHashes:
-    """Identify the files that a training is about to start from."""
+    """Identify the files that a training run is about to start from."""
     return InputHashes(data_hash(shards), initial_weights_sha256(config))
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoints in a training's folder are of the present data and initial weights.
+"""Which checkpoints in a training run's folder are of the present data and initial weights.
 
 The workflow asks before it does anything, so nothing here imports torch.
 """
@@ -18,7 +18,7 @@ from scalefold.errors import InputError
 def steps_made_from(
     folder: Path, data_manifest_sha256: str, initial_weights_sha256: str | None
 ) -> list[int]:
-    """Steps of the complete checkpoints that a training from these files would not set aside.
+    """Steps of the complete checkpoints that a training run from these files would not set aside.
 
     Those of earlier data count, if the training went on from them with the present data.
 
@@ -60,7 +60,7 @@ def steps_made_from(
 
 
 def passed_steps(found: Sequence[int], training: TrainingConfig) -> list[int]:
-    """Steps that a training has passed without the checkpoint that the configuration asks for.
+    """Steps that a training run has passed without the checkpoint that the configuration asks for.
 
     It happens where ``training.checkpoint_every`` was different, or a checkpoint was deleted.
 
@@ -79,7 +79,7 @@ def passed_steps(found: Sequence[int], training: TrainingConfig) -> list[int]:
 
 
 def other_initial_weights(folder: Path, initial_weights_sha256: str | None) -> str | None:
-    """Hash of the initial weights that a training started from, if they are not the present ones.
+    """Hash of the initial weights that training started from, if they are not the present ones.
 
     Parameters
     ----------

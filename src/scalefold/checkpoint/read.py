@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 METADATA_FILE: Final = "checkpoint.json"
+AVERAGED_FILE: Final = "averaged.pt"
 _NAME: Final = re.compile(r"step-(\d{8})")
 _READY: Final = ".ready"
 
@@ -109,7 +110,7 @@ def checkpoints(folder: Path) -> list[Path]:
         if _NAME.fullmatch(path.name) and ready_mark(path).exists():
             found.append(path)
         else:
-            logger.warning("%s: ignored, it is not whole", path)
+            logger.warning("%s: ignored, it is incomplete", path)
     return found
 
 
@@ -183,7 +184,7 @@ def _read(checkpoint: Path, name: str) -> object:
         _compare_hash(path, file_sha256(path), stated.sha256)
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise InputError(f"{path}: missing, the checkpoint is not whole: use another") from None
+        raise InputError(f"{path}: missing, the checkpoint is incomplete: use another") from None
     except pickle.UnpicklingError as error:
         raise InputError(f"{path}: holds more than tensors and numbers: {error}") from None
 

@@ -1,9 +1,9 @@
-"""Moving an earlier training away when one from other files starts in its folder.
+"""Moving an earlier training run away when one from other files starts in its folder.
 
-A workflow names the folder of a training by what its configuration determines, so another
+A workflow names the folder of a training run by what its configuration determines, so another
 configuration has another folder. The contents of files are not in the name: shards that were packed
 again, or other initial weights under the same path, start the training over in its folder. The
-earlier training was expensive, so it is moved, never deleted.
+earlier training run was expensive, so it is moved, never deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def set_aside_other_run(config: Config, inputs: InputHashes, out: Path) -> Path 
 
     It is another one if it was made with other files or settings (see `run_differences`), or went
     beyond ``training.steps`` without a checkpoint of that step. Checkpoints of earlier steps may be
-    missing: a training is worth more than a point of its curve.
+    missing: a training run is worth more than a point of its curve.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def set_aside_other_run(config: Config, inputs: InputHashes, out: Path) -> Path 
     Returns
     -------
     Path or None
-        Where everything of the earlier training is now: ``out/replaced/<number>``. Of its log a
+        Where everything of the earlier training run is now: ``out/replaced/<number>``. Of its log a
         copy: the workflow has ``training.log`` open and goes on writing there.
     """
     reason = _difference(config, inputs, out)

@@ -1,4 +1,4 @@
-"""A copy of a training's state on the host, taken while the training goes on."""
+"""A copy of a training run's state on the host, taken while training goes on."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scalefold.errors import InputError
 
 
 class StateSnapshot:
-    """The state of a training at one moment, by name, on the CPU.
+    """The state of a training run at one moment, by name, on the CPU.
 
-    Its memory is allocated once. For a training on a GPU it is page-locked, and a stream of its own
+    Its memory is allocated once. For training on a GPU it is page-locked, and a stream of its own
     fills it while the passes of the next step run, which read the same state. Only the update at
     their end waits for the copy, which is complete long before. Where the state is sharded, the
     passes wait too: it is gathered where their gradients go.

@@ -1,4 +1,4 @@
-"""The state of a training: what the next update of the weights depends on."""
+"""The state of a training run: what the next update of the weights depends on."""
 
 from __future__ import annotations
 

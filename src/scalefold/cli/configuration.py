@@ -34,7 +34,7 @@ app = typer.Typer(
 def show(config: ConfigFiles, set_: Overrides = None, stage: Stage = None) -> None:
     """Print the complete configuration: defaults, preset, files and overrides resolved.
 
-    --stage prints the configuration of one training.
+    --stage prints the configuration of one training run.
     """
     from scalefold.config import config_to_yaml
 
@@ -80,7 +80,7 @@ def check(
         _check_prediction(loaded)
         return
     chains = _checked_chains(loaded)
-    _check_named_files(stages.values())
+    _check_configured_files(stages.values())
     _check_raw_files(loaded, chains)
     _check_machine(loaded)
     _check_weights(stages.values())
@@ -108,7 +108,7 @@ def _checked_chains(config: Config) -> list[ChainRow]:
     return chains
 
 
-def _check_named_files(stages: Collection[Config]) -> None:
+def _check_configured_files(stages: Collection[Config]) -> None:
     """Check that files exist which the configuration names for other steps than training."""
     first = next(iter(stages))
     _check_sequences(first)

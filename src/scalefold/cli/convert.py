@@ -11,7 +11,7 @@ from scalefold.cli.options import check_there
 from scalefold.errors import InputError
 
 _READ: Final = (
-    "Read are OpenFold's alignment databases (a folder of .index files, or one .index file), "
+    "Reads OpenFold's alignment databases (a folder of .index files, or one .index file), "
     "AlphaFold's features.pkl, Stockholm files (.sto), and folders of structures. An a3m needs no "
     "conversion: a mirror has it as pdb/<chain>/a3m/<name>.a3m. OpenFold's chain caches are for "
     "`scalefold chains`"
@@ -69,7 +69,7 @@ def _one_alignment(source: Path, out: Path, chain: str | None) -> None:
     from scalefold.io.atomic import make_folder, write_bytes
     from scalefold.raw.alphafold_features import features_to_a3m
     from scalefold.raw.chain_key import is_chain_key
-    from scalefold.search.given import read_given
+    from scalefold.search.given_alignments import read_given
 
     if chain is None or not is_chain_key(chain):
         raise InputError(f"--chain {chain}: name the chain of {source}, such as 5pti_A")
@@ -110,15 +110,15 @@ def _databases(source: Path, out: Path) -> None:
     indices = database_indices(source) if source.is_dir() else [source]
     if not indices:
         raise InputError(f"{source}: has no .index file. {_READ}")
-    count, passed_over = 0, []
+    count, skipped = 0, []
     for problem in track(
         unpack_database(indices, out), description="chains", console=Console(stderr=True)
     ):
         count += 1
         if problem is not None:
-            passed_over.append(problem)
+            skipped.append(problem)
     typer.echo(f"{out}: {count:,} chains")
-    if passed_over:
-        typer.echo(f"passed over, {len(passed_over):,}:{listed(passed_over)}", err=True)
-    if count == len(passed_over):
+    if skipped:
+        typer.echo(f"skipped, {len(skipped):,}:{listed(skipped)}", err=True)
+    if count == len(skipped):
         raise InputError(f"{source}: nothing could be taken")

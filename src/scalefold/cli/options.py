@@ -114,7 +114,7 @@ def read_config(files: list[Path], overrides: list[str] | None) -> Config:
 
 
 def read_stage(files: list[Path], overrides: list[str] | None, stage: str | None) -> Config:
-    """Load the configuration of one of the trainings that the files describe.
+    """Load the configuration of one of the training runs that the files describe.
 
     Raises
     ------

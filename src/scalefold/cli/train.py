@@ -94,7 +94,7 @@ def train(
 
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
-    from scalefold.evaluate.inside import evaluate_inside, evaluation_folder
+    from scalefold.evaluate.evaluation_ranks import evaluate_inside, evaluation_folder
     from scalefold.parallel.agreement import on_all, on_first
     from scalefold.parallel.launch import divided, joined
     from scalefold.shards.packed_settings import check_origin

@@ -1,6 +1,6 @@
 """The typed configuration of a run: schema, presets, loading, JSON schema."""
 
-from scalefold.config.identity import run_key
+from scalefold.config.identity import config_hash, run_key
 from scalefold.config.image import check_image
 from scalefold.config.initial_weights import (
     check_initial_weights,
@@ -8,7 +8,6 @@ from scalefold.config.initial_weights import (
     initial_weights_sha256,
 )
 from scalefold.config.load import (
-    config_hash,
     config_to_yaml,
     json_schema,
     load_config,

@@ -62,7 +62,7 @@ class MirrorsConfig(Section):
             for number, root in enumerate(roots):
                 if rsync_module(root) is not None and any(on_web[:number]):
                     raise ValueError(
-                        f"{root} comes after {roots[on_web.index(True)]}: swap them, since "
+                        f"{root} comes after {roots[on_web.index(True)]}: put it before, since "
                         "rsync is asked once, for all files that folders do not have"
                     )
         return self

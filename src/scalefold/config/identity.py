@@ -1,4 +1,4 @@
-"""The settings that shards and a training depend on, and the keys made from them."""
+"""The settings that shards and a training run depend on, and the keys made from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FREE_KEYS: Final = (
     "report",
     "predict",
     "distillation",  # as for data; what samples make of it is in features and sampling
-    "stages",  # a training is one of them
+    "stages",  # a training run is one of them
     "training.steps",
     "training.checkpoint_every",
     "training.keep_checkpoints",
@@ -85,12 +85,17 @@ def trajectory_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_key(config: Config) -> str:
-    """Twelve hex digits that stand for the trajectory of a training; its folder is named by them.
+    """Twelve hex digits that stand for the trajectory of a training run, and name its folder.
 
     Configurations with the same key may continue each other's checkpoints (where the data are the
     same too); a configuration with another key is another run.
     """
     return _digits(_without_former_values(trajectory_settings(config.model_dump(mode="json"))))
+
+
+def config_hash(config: Config) -> str:
+    """Twelve hex digits that identify the configuration's content."""
+    return _digits(config.model_dump(mode="json"))
 
 
 def packing_hash(config: Config) -> str:

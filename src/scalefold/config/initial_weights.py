@@ -1,4 +1,4 @@
-"""The initial weights of a training: whether they are there, and their hash."""
+"""The initial weights of a training run: whether they are there, and their hash."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _MLPERF_FILE: Final = "mlperf_hpc_openfold_resumable_checkpoint.pt"
 """The file that the MLPerf benchmark starts from, which its users must bring themselves."""
 
 _OF_A_CHECKPOINT: Final = "averaged.pt"
-"""Which file of a checkpoint folder a training starts from."""
+"""Which file of a checkpoint folder a training run starts from."""
 
 
 def check_initial_weights(config: Config) -> None:
-    """Raise an InputError if the weights that a training starts from are not there."""
+    """Raise an InputError if the weights that a training run starts from are not there."""
     path = config.training.initial_weights
     if path is not None and not path.exists():
         where = ". docs/fine-tune.md says where it comes from" if path.name == _MLPERF_FILE else ""
@@ -37,8 +37,7 @@ def initial_weights_file(config: Config) -> Path | None:
 def initial_weights_sha256(config: Config) -> str | None:
     """SHA-256 of the file that ``training.initial_weights`` comes to.
 
-    A training's key holds the path, not the contents: the file may not exist yet when the key is
-    needed.
+    A run key holds the path, not the contents: the file may not exist yet when the key is needed.
 
     Returns
     -------

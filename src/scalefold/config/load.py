@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -149,12 +148,6 @@ def preset_model(name: str, overrides: Mapping[str, Any] | None = None) -> Model
 def config_to_yaml(config: Config) -> str:
     """The complete configuration as YAML; loading it gives the same configuration."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-
-
-def config_hash(config: Config) -> str:
-    """Twelve hex digits that identify the configuration's content."""
-    canonical = json.dumps(config.model_dump(mode="json"), sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def json_schema() -> str:

@@ -19,7 +19,7 @@ class Section(BaseModel):
     def _null_is_no_text(cls, value: Any) -> Any:
         if isinstance(value, str) and value in ("null", "~", ""):
             raise ValueError(
-                "is a text, not null, as Snakemake's --config takes every value: write null in a "
-                "file, and name that after --configfile, too"
+                "Snakemake's --config passes every value as text, so this is not null: write null "
+                "in a file, and name the file after --configfile, too"
             )
         return value

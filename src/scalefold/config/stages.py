@@ -1,7 +1,7 @@
 """A run of several training stages in a row; each starts from the weights of the one before.
 
 A stage is the configuration with some settings laid over it. Alone it is the whole configuration of
-one training.
+one training run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OF_THE_RUN: Final = (
 def load_stages(
     paths: Sequence[Path], overrides: Mapping[str, Any] | None = None
 ) -> dict[str, Config]:
-    """Read a configuration, and make those of its trainings.
+    """Read a configuration, and make those of its training runs.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def load_stages(
 
 
 def teachers(stages: Mapping[str, Config]) -> dict[str, str | None]:
-    """Say whose weights predict the structures that trainings are mixed with.
+    """Say whose weights predict the structures that training runs are mixed with.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def _check(name: str, settings: Tree, where: str) -> None:
 
 
 def _last_checkpoint(stage: Config, where: str) -> str:
-    """Return where the workflow has a training's last checkpoint."""
+    """Return where the workflow has a training run's last checkpoint."""
     for key in ("target_lddt", "patience"):
         value = getattr(stage.evaluation, key)
         if value is not None:

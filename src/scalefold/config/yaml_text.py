@@ -31,25 +31,26 @@ class _Loader(yaml.SafeLoader):
         except (ArithmeticError, AttributeError, LookupError, ValueError):
             if not isinstance(node, yaml.ScalarNode):
                 raise
-            kind = node.tag.rpartition(":")[2]
+            kind = node.tag.rpartition(":")[2].replace("int", "integer")
             line = node.start_mark.line + 1
-            raise yaml.YAMLError(f"line {line}: {node.value[:40]!r} is no {kind}") from None
+            raise yaml.YAMLError(
+                f"line {line}: {node.value[:40]!r} is not a valid {kind}"
+            ) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: a key is no text")
+                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: a key is not text")
             line = key.start_mark.line + 1
             if key.value in lines:
                 raise yaml.YAMLError(
-                    f"key {key.value!r} stands in line {lines[key.value]} and again in line "
-                    f"{line}: put the two together"
+                    f"key {key.value!r} appears on lines {lines[key.value]} and {line}: merge them"
                 )
             lines[key.value] = line
         mapping = super().construct_mapping(node, deep)
         if odd := [key for key in mapping if not isinstance(key, str)]:
-            raise yaml.YAMLError(f"key {odd[0]!r} is no text: put it in quotes, or correct it")
+            raise yaml.YAMLError(f"key {odd[0]!r} is not text: put it in quotes, or correct it")
         return mapping
 
 

@@ -18,13 +18,13 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError, UnreadableError
 from scalefold.evaluate.chain_scores import compare, score_chain, true_structure
 from scalefold.evaluate.pae_calibration import pae_bins
-from scalefold.evaluate.shown import Backbones, backbones, shown_chains
+from scalefold.evaluate.shown_structures import Backbones, backbones, shown_chains
 from scalefold.features.contract import Features
 from scalefold.features.query import Query
 from scalefold.features.targets import check_observed
 from scalefold.io.atomic import write_bytes
 from scalefold.model.confidence import plddt
-from scalefold.predict.ahead import made_ahead, ready_features
+from scalefold.predict.features_ahead import made_ahead, ready_features
 from scalefold.predict.model_cif import model_cif
 from scalefold.predict.predictor import Prediction, memory_explained, not_finite
 from scalefold.progress import LiveLine

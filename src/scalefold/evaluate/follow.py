@@ -1,7 +1,7 @@
-"""Evaluate the checkpoints of a training while it goes on.
+"""Evaluate the checkpoints of a training run while it goes on.
 
-One process evaluates each checkpoint as soon as it is published. It shares nothing with the
-training but the folder: the training never waits for it, and may run on another machine.
+One process evaluates each checkpoint as soon as it is published. It shares nothing with
+training but the folder: training never waits for it, and may run on another machine.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from scalefold.shards.manifest import data_hash
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 120.0
-"""A training without a sign of life for so long has failed. A retry begins sooner."""
+"""A training run without a sign of life for so long has failed. A retry begins sooner."""
 _SECONDS_TO_RETRY: Final = 5.0
-"""The workflow starts a training that has failed on this machine again within this time."""
+"""The workflow starts a training run that has failed on this machine again within this time."""
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 
 
 def evaluation_path(folder: Path, step: int) -> Path:
     """The file of a step's evaluation."""
-    return folder / f"step-{step:08d}.json"
+    return checkpoint_path(folder, step).with_suffix(".json")
 
 
 def follow(
@@ -51,9 +51,9 @@ def follow(
     turn: tuple[int, int] = (0, 1),
     left: Callable[[], bool] = lambda: False,
 ) -> list[int]:
-    """Evaluate each checkpoint of a training without an up-to-date evaluation, until training ends.
+    """Evaluate each checkpoint without an up-to-date evaluation, until training ends.
 
-    The training has ended when it has reached its last step or its target; when the last
+    Training has ended when it has reached its last step or its target; when the last
     ``evaluation.patience`` evaluations have gained nothing; when the workflow has marked it as
     failed and does not start it again; or when nothing has been written under its lock for
     ``patience_seconds``. All checkpoints published until then are evaluated. A checkpoint that
@@ -115,14 +115,14 @@ def follow(
         elif ended:
             return evaluated
         elif time.monotonic() - seen > patience:
-            logger.info("%s: no training is at work since %g s", training, patience)
+            logger.info("%s: no training has run for %g s", training, patience)
             return evaluated
         else:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 class _Checkpoints:
-    """The checkpoints that a training has published, and those that are evaluated."""
+    """The checkpoints that a training run has published, and those that are evaluated."""
 
     def __init__(
         self, config: Config, training: Path, shards: Path, out: Path, turn: tuple[int, int]
@@ -130,13 +130,13 @@ class _Checkpoints:
         self._config, self._training, self._out = config, training, out
         self._data, self._start = data_hash(shards), initial_weights_sha256(config)
         number, followers = turn
-        self._left = set(sorted(config.training.published_steps())[number::followers])
+        self._pending = set(sorted(config.training.published_steps())[number::followers])
 
     def waiting(self) -> list[int]:
         """Steps that are still to be evaluated, ascending."""
-        steps = [step for step in self._published() if step in self._left]
-        self._left -= {step for step in steps if self._is_evaluated(step)}
-        return [step for step in steps if step in self._left]
+        steps = [step for step in self._published() if step in self._pending]
+        self._pending -= {step for step in steps if self._is_evaluated(step)}
+        return [step for step in steps if step in self._pending]
 
     def _is_evaluated(self, step: int) -> bool:
         mark = ready_mark(checkpoint_path(self._training, step))

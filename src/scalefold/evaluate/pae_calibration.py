@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from scalefold.evaluate.shown import Backbones
+from scalefold.evaluate.shown_structures import Backbones
 from scalefold.predict.pair_maps import true_aligned_error
 
 BIN_ANGSTROM: Final = 4

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.checkpoint.early_stopping import Stalled
-from scalefold.checkpoint.read import checkpoint_path, read_metadata
+from scalefold.checkpoint.read import AVERAGED_FILE, checkpoint_path, read_metadata
 from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
 
@@ -22,7 +22,7 @@ _MUST_MATCH: Final = ("recycling", "precision", "seed", "max_length", "data_mani
 def stalled(
     evaluation: Mapping[str, Any], training: Path, folder: Path, settings: EvaluationConfig
 ) -> Stalled | None:
-    """Return a message for a training if the last `patience` evaluations gained nothing.
+    """Return a message for a training run if the last `patience` evaluations gained nothing.
 
     The evaluations are compared by their mean lDDT-Ca over the chains that all of them have scored.
 
@@ -78,4 +78,4 @@ def _is_comparable(
         metadata = read_metadata(checkpoint_path(training, earlier["step"]))
     except (OSError, InputError):
         return False
-    return bool(metadata.files["averaged.pt"].sha256 == earlier["weights_sha256"])
+    return bool(metadata.files[AVERAGED_FILE].sha256 == earlier["weights_sha256"])

@@ -20,7 +20,7 @@ from rich.console import Console
 import scalefold
 from scalefold.checkpoint.early_stopping import TargetReached
 from scalefold.checkpoint.provenance import device_name, source_commit
-from scalefold.config.load import config_hash
+from scalefold.config.identity import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
 from scalefold.evaluate.chains import ChainToScore, Results, evaluate_chains, structure_path
@@ -101,7 +101,7 @@ def evaluate_weights(
     ------
     InputError
         Bad weights, shards or split; an output folder that cannot be made or written to, or that
-        has one file for two chains (`check_case_collisions`); with a target, a training's folder
+        has one file for two chains (`check_case_collisions`); with a target, a run's folder
         that takes no files; or not a single chain could be scored, in which case nothing is
         written. Some failed chains among others are recorded, not raised. After all is written: the
         training's folder takes no message; then the same call again only leaves that.

@@ -107,7 +107,7 @@ def download(client: httpx.Client, url: str, part: Path, check: Callable[[], Non
         block = next(blocks, b"")
         if block.lstrip()[:16].lower().startswith(_HTML):
             discard(part)
-            raise MirrorError(f"{url}: is a page in HTML, not the file")
+            raise MirrorError(f"{url}: the server returned an HTML page, not the file")
         with Writer(part, append=True) as writer:
             # Blocks are written as they come: a lost connection would lose a larger buffer.
             while block:
@@ -182,7 +182,7 @@ def _check_kind(response: httpx.Response, url: str) -> None:
     """Refuse a page in place of the file, and bytes that are not the file's own."""
     kind = response.headers.get("Content-Type", "").lower()
     if kind.startswith(("text/html", "application/xhtml")):
-        raise MirrorError(f"{url}: is a page in HTML, not the file")
+        raise MirrorError(f"{url}: the server returned an HTML page, not the file")
     encoding = response.headers.get("Content-Encoding", "identity").lower()
     if encoding != "identity" and not url.endswith(".gz"):
         raise MirrorError(f"{url}: comes in encoding {encoding!r}, which was not asked for")

@@ -71,7 +71,7 @@ def find_faults(
         is_structure = path.name.endswith(STRUCTURE_SUFFIXES)
         name = "its structure" if is_structure else path.name
         if not failure.is_absent:
-            faults.append(Fault(f"{name} could not be had", str(failure)))
+            faults.append(Fault(f"{name} could not be downloaded", str(failure)))
         elif is_structure:
             faults.append(Fault(f"no mirror has {name}", str(failure)))
     alignments = [file.local for file in group if file.local.suffix == ".a3m"]

@@ -111,7 +111,7 @@ def find_alignments(
     elif query_alone:
         names = names | {QUERY}
     else:
-        reason = f"no alignment in {given}; with --query-alone it is used by its sequence alone"
+        reason = f"no alignment in {given}; with --query-alone only its sequence is used"
         rejected = [Rejected(key, "alignments", reason) for key in without]
     mirrors = {
         "alignments": [str(folder) for folder in (given, own) if folder is not None],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from scalefold.checkpoint.read import METADATA_FILE, load_weights, read_metadata
+from scalefold.checkpoint.read import AVERAGED_FILE, METADATA_FILE, load_weights, read_metadata
 from scalefold.config.load import preset_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
@@ -18,10 +18,10 @@ PRESET: Final = "finetune-own"
 _OF_A_FILE: Final = ("model_1", "model_3", "model_1_ptm", "model_3_ptm")
 """Presets with different parameters; those of the others are the same as of one of these."""
 _OF_A_CHECKPOINT: Final[Mapping[str, Literal["averaged", "weights"]]] = {
-    "averaged.pt": "averaged",
+    AVERAGED_FILE: "averaged",
     "weights.pt": "weights",
 }
-"""Files of a checkpoint that a training can start from; `checkpoint.json` beside them says more."""
+"""Files of a checkpoint that training can start from; `checkpoint.json` beside them says more."""
 _NAMED: Final = re.compile(r"model_[1-5](?:_ptm)?(?![a-z0-9])")
 
 

@@ -1,4 +1,4 @@
-"""Parallelism: the `Axis` that the model sees, and the ranks that a training is divided among."""
+"""Parallelism: the `Axis` that the model sees, and the ranks that training is divided among."""
 
 from scalefold.parallel.axis import Axis, IdentityAxis, Pending, Ready
 from scalefold.parallel.mesh import SINGLE, Mesh

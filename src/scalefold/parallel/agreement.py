@@ -1,4 +1,4 @@
-"""Work that can fail on one rank: all ranks go on, or all end, and the error is said once."""
+"""Work that can fail on one rank: all ranks go on, or all end, and the error is reported once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the processes of a training divide the work: a mesh of (data, dap)."""
+"""How the processes of a training run divide the work: a mesh of (data, dap)."""
 
 from __future__ import annotations
 

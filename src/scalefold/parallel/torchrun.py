@@ -2,8 +2,7 @@
 
 Two things differ. SIGTERM, SIGUSR1 and SIGHUP (unless it is ignored, as under nohup) are passed on
 to the processes, which then take the time they need to write a checkpoint (torchrun kills them
-after 30 s). And it ends with their exit code, which tells a training that was stopped (75) from one
-that failed.
+after 30 s). And it ends with their exit code, which tells a stop (75) from a failure.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Planner:
         return min(rows, key=lambda row: row.step_seconds)
 
     def published(self) -> Row:
-        """The paper's run, as if it made this training's steps."""
+        """The paper's run, as if it made this training run's steps."""
         run = self._published
         layout = (run["gpus"], run["data"], run["dap"])
         return self._row(*layout, "none", None, run["step_seconds"], ("published",))

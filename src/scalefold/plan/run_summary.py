@@ -33,7 +33,7 @@ def run_summary(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Ite
     Parameters
     ----------
     stages
-        The configurations of its trainings, by name, as `load_stages` gives them.
+        The configurations of its training runs, by name, as `load_stages` gives them.
     chains
         The list of chains, some of them to train on: see `check_trainable`.
     """
@@ -81,7 +81,7 @@ def num_buckets(config: Config, chains: Sequence[ChainRow]) -> int:
 def num_jobs(stages: Mapping[str, Config], buckets: int) -> int:
     """Return how many jobs the workflow has if nothing is there yet."""
     last = list(stages.values())[-1]
-    # Beside a training Snakemake does not know yet which checkpoint is its last.
+    # Beside a training run Snakemake does not know yet which checkpoint is its last.
     is_known = last.predict.fasta is not None and last.evaluation.mode == "after"
     predicts = is_known * (1 + last.predict.relax)
     of_stages = sum(map(_jobs_of_stage, stages.values()))

@@ -10,7 +10,7 @@ import torch
 from scalefold.config.schema import Config
 from scalefold.features.contract import Features
 from scalefold.features.query import Query
-from scalefold.predict.ahead import ready_features
+from scalefold.predict.features_ahead import ready_features
 from scalefold.predict.members import Member
 from scalefold.predict.predictor import Prediction, Predictor
 from scalefold.predict.shared_chain import LeadingPredictor, SharedPredictors

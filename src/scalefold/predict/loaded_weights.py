@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalefold.checkpoint.read import Metadata, load_weights, read_metadata
+from scalefold.checkpoint.read import AVERAGED_FILE, Metadata, load_weights, read_metadata
 from scalefold.checkpoint.resume import config_differences
 from scalefold.config.model import ModelConfig
 from scalefold.errors import InputError, listed
@@ -63,7 +63,7 @@ def read_weights(path: Path, model: ModelConfig) -> LoadedWeights:
     metadata = read_metadata(path)
     _check_model(path, metadata, model)
     weights = check_state(load_weights(path, "averaged"), model, str(path))
-    return LoadedWeights(path, weights, metadata.files["averaged.pt"].sha256, metadata)
+    return LoadedWeights(path, weights, metadata.files[AVERAGED_FILE].sha256, metadata)
 
 
 def _check_model(checkpoint: Path, metadata: Metadata, model: ModelConfig) -> None:

@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from scalefold.checkpoint.read import METADATA_FILE, read_metadata
+from scalefold.checkpoint.read import AVERAGED_FILE, METADATA_FILE, read_metadata
 from scalefold.config.load import make_config, merge, preset_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.predict.loaded_weights import LoadedWeights, read_weights
 
 _ALPHAFOLD: Final = re.compile(r"(?:params_)?(model_[1-5](?:_ptm)?)")
-_AVERAGED: Final = "averaged.pt"
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Member:
 
     @property
     def averaged(self) -> bool:
-        """Whether they are known to be a training's averaged weights."""
+        """Whether they are known to be a training run's averaged weights."""
         return self.loaded.checkpoint is not None
 
     def about(self) -> dict[str, Any]:
@@ -93,9 +92,9 @@ def read_members(
     if given is not None and all(member.config is not given for member in members):
         first = members[0]
         raise InputError(
-            f"--preset or --config says preset {given.preset}, but {first.loaded.path} says its "
-            f"own model, preset {first.config.preset}, and that counts: leave the option out. "
-            "--set changes single settings"
+            f"--preset or --config says preset {given.preset}, but {first.loaded.path} names its "
+            f"own model, preset {first.config.preset}, which takes precedence: leave the option "
+            "out. --set changes single settings"
         )
     return _told_apart(members)
 
@@ -103,7 +102,7 @@ def read_members(
 def _read_member(path: Path, given: Config | None, overrides: Mapping[str, Any]) -> Member:
     if not path.exists():
         raise InputError(f"{path}: no such checkpoint folder or weight file")
-    if path.name == _AVERAGED and (path.parent / METADATA_FILE).is_file():
+    if path.name == AVERAGED_FILE and (path.parent / METADATA_FILE).is_file():
         path = path.parent  # the checkpoint has the file's hash
     checkpoint = path if path.is_dir() else path.parent
     named = _ALPHAFOLD.fullmatch(path.stem) if path.suffix == ".npz" else None

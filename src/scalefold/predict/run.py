@@ -25,8 +25,8 @@ from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.io.atomic import make_folder
 from scalefold.io.case_collisions import check_case_collisions
-from scalefold.predict.ahead import made_ahead
 from scalefold.predict.ensemble import Ensemble, Key
+from scalefold.predict.features_ahead import made_ahead
 from scalefold.predict.members import Member
 from scalefold.predict.outputs import check_settings, read_record, write_target
 from scalefold.predict.predictor import choose_precision, memory_explained, not_finite

@@ -171,7 +171,7 @@ def _number(polymer: gemmi.ResidueSpan, where: str) -> list[str]:
             alternative.label_seq = len(names)
     if skipped:
         logger.warning(
-            "%s: no sequence is stated. Residues that its numbers skip are taken as X: %s",
+            "%s: no sequence is stated; gaps in numbering become X: %s",
             where,
             ", ".join(skipped),
         )

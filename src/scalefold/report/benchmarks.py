@@ -29,7 +29,7 @@ class Benchmark:
 
 
 def read_benchmarks(folder: Path, others: set[str], notes: list[str]) -> list[Benchmark]:
-    """Read all jobs but those of other trainings, which have their key in the path."""
+    """Read all jobs but those of other training runs, which have their key in the path."""
     found = []
     for path in sorted(folder.rglob("*.tsv")):
         rule, *rest = path.relative_to(folder).with_suffix("").parts

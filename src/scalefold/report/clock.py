@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scalefold.train.sessions import Session
 
 _FEWEST_HOURS: Final = 2.0
-"""Shorter trainings are shown in minutes."""
+"""Shorter training runs are shown in minutes."""
 
 
 def hours_trained(times: Sequence[float | None], sessions: Sequence[Session]) -> list[float | None]:

@@ -11,14 +11,14 @@ import scalefold
 from scalefold.evaluate.chain_scores import METRICS
 from scalefold.evaluate.results import chains_of_mean
 from scalefold.raw.rejected import Rejected
-from scalefold.report.behind import falls_behind
-from scalefold.report.beside import beside
 from scalefold.report.calibration import calibration, head_calibration
 from scalefold.report.clock import hours_trained
 from scalefold.report.comparison import comparisons
+from scalefold.report.falls_behind import falls_behind
 from scalefold.report.findings import findings
 from scalefold.report.groups import by_group
 from scalefold.report.inputs import RunResults
+from scalefold.report.other_run import beside
 from scalefold.report.timeline import timeline
 from scalefold.shards.audit import by_reason
 

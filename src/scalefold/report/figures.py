@@ -53,7 +53,7 @@ def training_figures(
     """One figure a logged quantity: the loss, training lDDT, each term, speed.
 
     The two large ones have samples and hours below the steps. ``beside`` is another run, whose
-    curves are drawn dashed, see `scalefold.report.beside`.
+    curves are drawn dashed, see `scalefold.report.other_run`.
     """
     terms = sorted(key for key in training if key.startswith("loss/"))
     keys = ["loss", "lddt_ca", *terms, *list(_CURVES)[2:]]

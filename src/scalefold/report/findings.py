@@ -167,8 +167,8 @@ def _geometry(files: RunResults) -> Iterator[str]:
         config = files.checkpoints[-1].config if files.checkpoints else {}
         if config.get("loss", {}).get("violation"):
             advice = (
-                "The violation loss is on: more steps make them fewer, and `scalefold relax` mends "
-                "single ones."
+                "The violation loss is on: more steps make them fewer, and `scalefold relax` "
+                "repairs individual ones."
             )
         else:
             advice = "The violation loss addresses this; AlphaFold2 uses it in fine-tuning."

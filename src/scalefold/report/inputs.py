@@ -117,7 +117,7 @@ def _check_run(run: Path) -> None:
 
 
 def _begun(weights: Path) -> list[str]:
-    """Keys of the trainings, also of one that failed before it wrote anything."""
+    """Keys of the training runs, also of one that failed before it wrote anything."""
     failed = {LOCK_FOLDER, TRAINING_LOG}
     folders = sorted(path for path in weights.glob("*/"))
     begun = [path for path in folders if {file.name for file in path.iterdir()} - failed]
@@ -261,8 +261,8 @@ def _disagreements(files: RunResults) -> Iterator[str]:
     late = [str(e["step"]) for e in files.evaluations if last and e["step"] > last.step]
     if last is not None and late:
         yield (
-            f"Evaluations of step {', '.join(late)} are of an earlier training in the same folder: "
-            f"the last checkpoint is of step {last.step}."
+            f"Evaluations of step {', '.join(late)} are of an earlier training run in the same "
+            f"folder: the last checkpoint is of step {last.step}."
         )
     if last is not None and files.manifest_sha256 not in (None, last.data_manifest_sha256):
         yield (

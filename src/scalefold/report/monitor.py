@@ -98,7 +98,7 @@ class Monitor:
                     self._page = self._made()
                     self._seen, self._version = state, self._version + 1
             except (InputError, OSError) as error:
-                # A second training, or a file that was deleted meanwhile: the last page stays.
+                # A second training run, or a file that was deleted meanwhile: the last page stays.
                 logger.warning("%s", error)
 
     def _state(self) -> list[tuple[str, int, int]]:

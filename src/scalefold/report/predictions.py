@@ -15,7 +15,7 @@ import torch
 from scalefold import __version__
 from scalefold.chem.residues import CA, C, N, O
 from scalefold.errors import counted
-from scalefold.evaluate.shown import on_principal_axes
+from scalefold.evaluate.shown_structures import on_principal_axes
 from scalefold.io.atomic import write_bytes
 from scalefold.predict.model_cif import read_model_cif
 from scalefold.predict.pair_maps import sampled_residues

@@ -10,9 +10,9 @@ from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
 from scalefold.evaluate.up_to_date import check_settings
 from scalefold.io.atomic import write_bytes
-from scalefold.report.beside import read_report
 from scalefold.report.content import Content, report_content
 from scalefold.report.inputs import read_evaluation, read_run
+from scalefold.report.other_run import read_report
 from scalefold.report.page import render_page
 
 
@@ -36,7 +36,7 @@ def write_report(
     run : Path
         The run's folder.
     key : str, optional
-        Which of its trainings (`scalefold.config.run_key`); default the only one.
+        Which of its training runs (`scalefold.config.run_key`); default the only one.
     shards : Path, optional
         Shards that the run was trained on; default ``shards`` in the run's folder.
     out_html, out_json : Path, optional

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalefold.evaluate.shown import MAP_SCALE
+from scalefold.evaluate.shown_structures import MAP_SCALE
 
 Row = list[float | None]
 
@@ -32,7 +32,8 @@ class ViewerChain:
     lddt, plddt : list of (float or None)
         By residue, 0 to 100 both. A prediction alone has no ``lddt``.
     sequence, predicted, true : str
-        See `scalefold.evaluate.shown.shown_chains`. A prediction alone has an empty ``true``.
+        See `scalefold.evaluate.shown_structures.shown_chains`. A prediction alone has an empty
+        ``true``.
     maps : dict of str to array, shape (M, M)
         ``distance``, ``true_distance``, and with the head ``pae``, ``true_pae``: Å, NaN where not
         known.

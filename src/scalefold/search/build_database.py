@@ -25,7 +25,7 @@ from scalefold.raw.rejected import Rejected
 from scalefold.search.a3m import format_a3m, query_of, rename_query
 from scalefold.search.binaries import find_binary, find_hhsuite_data
 from scalefold.search.ffindex import FFIndex, checked_name, index_file, write_ffindex
-from scalefold.search.given import ENDINGS, read_given
+from scalefold.search.given_alignments import ENDINGS, read_given
 from scalefold.search.hhsuite import cstranslate, database_part, hhmake
 from scalefold.search.process import Limits
 

@@ -47,8 +47,8 @@ class Databases:
         renewed = {path for path, mark in then.items() if self._marks.get(path, mark) != mark}
         for path in renewed - self._said:
             logger.warning(
-                "%s: another database than the one that %s was searched in. What was searched in "
-                "that one is searched again; to keep it, stop now and bring that one back",
+                "The database %s changed since %s was searched; earlier results will be searched "
+                "again. To keep them, stop and restore the old database",
                 path,
                 name,
             )

@@ -16,7 +16,7 @@ from scalefold.raw.a3m import parse_a3m
 from scalefold.raw.fasta import FastaRecord
 from scalefold.raw.raw_folder import alignment_folder
 from scalefold.search.databases import Databases
-from scalefold.search.given import find_given, read_given
+from scalefold.search.given_alignments import find_given, read_given
 from scalefold.search.process import ToolError
 from scalefold.search.steps import result_path, run_step
 

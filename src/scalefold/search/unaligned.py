@@ -11,7 +11,7 @@ from scalefold.raw.chain_key import entry_of
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fasta import FastaRecord
 from scalefold.raw.raw_folder import alignment_folder
-from scalefold.search.given import find_given
+from scalefold.search.given_alignments import find_given
 from scalefold.search.one_sequence import RECORD
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import filled_buckets
@@ -23,7 +23,7 @@ from scalefold.shards.template_store import TemplateStore
 def unaligned(config: Config, raw: Path, shards: Path) -> list[FastaRecord]:
     """Return one chain of each sequence that has no alignment.
 
-    Chains that are mere templates need none. What a search has brought earlier does not count: the
+    Chains used only as templates need none. What a search has brought earlier does not count: the
     search itself knows what of it is still to be done.
 
     Parameters

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from rich.table import Table
 
 from scalefold.raw.rejected import Rejected
+from scalefold.shards.index_table import as_one_integer
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.schema import FORMER_VERSION, shard_file
 from scalefold.shards.shard_file import ShardFile
@@ -162,8 +163,7 @@ def audit_table(index: pa.Table, rejected: Sequence[Rejected]) -> Table:
 
 def _sharing(samples: pa.Table) -> pa.ChunkedArray:
     """Return the samples whose alignment is another's, too."""
-    shard, row = (samples[name].cast(pa.int64()) for name in ("msa_shard", "msa_row"))
-    places = pc.add(pc.multiply(shard, 2**32), row).to_numpy()
+    places = as_one_integer(samples["msa_shard"], samples["msa_row"]).to_numpy()
     _, number, counts = np.unique(places, return_inverse=True, return_counts=True)
     return _keys(samples, pa.array(counts[number] > 1))
 

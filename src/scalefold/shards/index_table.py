@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from scalefold.shards.schema import SCHEMAS
-
-_BUCKETS: Final = 2**31
-"""More than there are."""
 
 
 def index_table(
@@ -45,6 +40,11 @@ def index_table(
     return index.select(schema.names).cast(schema).combine_chunks(), unaligned.to_pylist()
 
 
+def as_one_integer(first: pa.ChunkedArray, second: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return each pair of integers from 0, below 2**31 and 2**32, as one integer."""
+    return pc.add(pc.multiply(first.cast(pa.int64()), 2**32), second)
+
+
 def _alignment_of_each(packed: pa.Table, alignments: pa.Table) -> pa.ChunkedArray:
     """Return the number of the alignment of each chain, null where there is none.
 
@@ -61,8 +61,8 @@ def _alignment_of_each(packed: pa.Table, alignments: pa.Table) -> pa.ChunkedArra
 
     wanted, given = identities(packed), identities(alignments)
     own = pc.index_in(
-        pc.add(pc.multiply(wanted, _BUCKETS), packed["chain_shard"]),
-        value_set=pc.add(pc.multiply(given, _BUCKETS), alignments["msa_shard"]),
+        as_one_integer(wanted, packed["chain_shard"]),
+        value_set=as_one_integer(given, alignments["msa_shard"]),
     )
     return pc.coalesce(own, pc.index_in(wanted, value_set=given))
 

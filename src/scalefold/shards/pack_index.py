@@ -27,7 +27,7 @@ from scalefold.shards.all_buckets import read_buckets, read_sources
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of, filled_buckets
 from scalefold.shards.chain_list import list_table
-from scalefold.shards.index_table import index_table
+from scalefold.shards.index_table import as_one_integer, index_table
 from scalefold.shards.locate_templates import TEMPLATE_OUTCOMES, locate_templates
 from scalefold.shards.manifest import QUERY_ALONE, Manifest
 from scalefold.shards.pack_alignments import STAYS
@@ -139,7 +139,7 @@ def _query_alone(index: pa.Table, alignments: pa.Table) -> dict[str, int]:
     """Count the chains whose alignment is their sequence alone; nothing where there is none."""
 
     def places(table: pa.Table) -> pa.ChunkedArray:
-        return pc.add(pc.multiply(table["msa_shard"].cast(pa.int64()), 2**32), table["msa_row"])
+        return as_one_integer(table["msa_shard"], table["msa_row"])
 
     alone = places(alignments.filter(alignments["is_alone"]))
     number = _number(pc.is_in(places(index), value_set=alone))

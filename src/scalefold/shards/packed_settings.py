@@ -93,7 +93,7 @@ def _check_time(manifest: Path) -> None:
 def warn_of_other_settings(folder: Path, config: Config) -> None:
     """Warn of what `check_origin` refuses; for commands by hand, as with a colleague's shards."""
     for difference in packing_differences(folder, config):
-        logger.warning("%s was packed with %s. What is in the shards counts", folder, difference)
+        logger.warning("%s was packed with %s. The shards' settings are used", folder, difference)
 
 
 def packing_differences(folder: Path, config: Config) -> list[str]:

@@ -124,7 +124,7 @@ class MsaSummary:
     structures
         The chains that the alignments are of (:func:`queries_hash`).
     chains
-        Keys of the chains whose alignments were looked for: all that are no mere templates.
+        Keys of the chains whose alignments were looked for: all but those used only as templates.
     hits
         Size and hash of the shard of template hits.
     """

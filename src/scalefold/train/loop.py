@@ -91,7 +91,7 @@ class _LaunchedStep:
 
 
 class TrainingLoop:
-    """Makes the steps of a training, and has its log and its checkpoints written.
+    """Makes the steps of a training run, and has its log and its checkpoints written.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class TrainingLoop:
         except (InputError, SampleError) as error:
             self._sample_error = error
         except StoppedWaitingError as error:
-            logger.warning("%s: asked to stop, and its samples did not come", error)
+            logger.warning("%s: asked to stop before its samples arrived", error)
         else:
             assert batch.step == self.step, (batch.step, self.step)  # from 0
             return batch

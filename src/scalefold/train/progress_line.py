@@ -1,4 +1,4 @@
-"""The progress line of a training: how far it is, and how well it goes."""
+"""The progress line of a training run: how far it is, and how well it goes."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def restart_warnings(
             warnings.append(
                 f"{config.training.initial_weights}: other initial weights than those that "
                 f"{training} was trained from (sha256 {before[:12]} then, {(now or '')[:12]} now). "
-                "Training starts over; the earlier training is moved to replaced/ in its folder"
+                "Training starts over; the earlier training run is moved to replaced/ in its folder"
             )
     passed = passed_steps(published, config.training)
     missed = [step for step in passed if step not in evaluated]
@@ -51,8 +51,8 @@ def restart_warnings(
         warnings.append(
             f"training.steps is {config.training.steps}, but {training} has made {published[-1]} "
             f"and has no checkpoint of step {config.training.steps}. Training starts over; the "
-            "earlier training is moved to replaced/ in its folder. To keep it, set training.steps "
-            f"to one of {first_few(choice, 8)}, or to more"
+            "earlier training run is moved to replaced/ in its folder. To keep it, set "
+            f"training.steps to one of {first_few(choice, 8)}, or to more"
         )
     elif missed:
         warnings.append(

@@ -1,4 +1,4 @@
-"""The sessions of a training, which may take many processes, one after the other.
+"""The sessions of a training run, which may take many processes, one after the other.
 
 ``sessions.jsonl`` in the training's folder has a line for the start and one for the end of each. A
 session that was killed has no end; the metrics log tells how far it came.

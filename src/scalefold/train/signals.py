@@ -74,7 +74,7 @@ def stop_without_parent(stop: StopRequest) -> Iterator[None]:
     def look() -> None:
         while not left.wait(_LOOK_SECONDS):
             if os.getppid() != parent:
-                logger.warning("the launcher, process %d, is gone: stopping in order", parent)
+                logger.warning("the launcher, process %d, exited: shutting down cleanly", parent)
                 stop.reason = "the end of the launcher"
                 stop.set()
                 return

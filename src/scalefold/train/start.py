@@ -20,7 +20,7 @@ from scalefold.checkpoint.read import read_metadata
 from scalefold.checkpoint.replacement import set_aside_other_run
 from scalefold.checkpoint.resume import former_data
 from scalefold.checkpoint.write import remove_leftovers
-from scalefold.config.load import config_hash
+from scalefold.config.identity import config_hash
 from scalefold.config.schema import Config
 from scalefold.engine.memory import exhaustion_explained
 from scalefold.loader.loader import TrainingLoader, local_batch_size
@@ -65,7 +65,7 @@ def train(
         What ``scalefold pack`` wrote.
     out : Path
         The training's folder: gets ``step-<number>/`` (checkpoints), ``metrics.jsonl``,
-        ``tensorboard/``. One training a folder; `scalefold.config.run_key` is a name for it.
+        ``tensorboard/``. One training run a folder; `scalefold.config.run_key` is a name for it.
     resume : bool
         Continue from the last complete checkpoint of ``out``, on a CPU bit-exactly with the same
         numbers of processes and threads; from the start if there is none.
@@ -75,7 +75,7 @@ def train(
         When set on any rank, all ranks finish the current step, a checkpoint is written, and the
         call returns.
     set_aside : bool
-        Move a training of other data, initial weights or settings out of the way, see
+        Move a training run of other data, initial weights or settings out of the way, see
         `set_aside_other_run`.
     mesh : Mesh
         How samples are divided among processes.
@@ -101,7 +101,7 @@ def train(
         confirm_lock = _lock(out, mesh, stack)
 
         # 2. The model, in its initial state. It comes first, so that damaged initial weights do not
-        # set another training aside.
+        # set another training run aside.
         parts = on_all(world, lambda: assemble(config, device, mesh))
 
         # 3. The state of the last checkpoint, if there is one.

@@ -1,4 +1,4 @@
-"""Where a training starts: at its last checkpoint, or at step 0."""
+"""Where a training run starts: at its last checkpoint, or at step 0."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def find_checkpoint(config: Config, out: Path, inputs: InputHashes, *, resume: bool) -> Path | None:
-    """Return the checkpoint that a training goes on from; None for a start at step 0.
+    """Return the checkpoint that a training run goes on from; None for a start at step 0.
 
     Raises
     ------
@@ -41,7 +41,9 @@ def find_checkpoint(config: Config, out: Path, inputs: InputHashes, *, resume: b
     metadata = read_metadata(last)
     check_resumable(last, metadata, config, inputs)
     if metadata.data_manifest_sha256 != inputs.data_manifest_sha256:
-        logger.warning("%s: going on with other data, since training.accept_new_data is set", last)
+        logger.warning(
+            "%s: continuing with different data, since training.accept_new_data is set", last
+        )
     if metadata.step < config.training.steps:
         logger.info("continuing from %s", last)
     else:

@@ -17,7 +17,7 @@ from scalefold.checkpoint.provenance import InputHashes, source_commit
 from scalefold.checkpoint.read import FormerData, checkpoint_path, ready_mark
 from scalefold.checkpoint.snapshot import StateSnapshot
 from scalefold.checkpoint.write import prune, save
-from scalefold.config.load import config_hash
+from scalefold.config.identity import config_hash
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.loader.order import Position
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrainingFiles:
-    """Writes into a training's folder, whose lock this process holds.
+    """Writes into a training run's folder, whose lock this process holds.
 
     Checkpoints are written while the training goes on. If one cannot be written, a later call
     raises the error. As a context it waits at its end for the last one.

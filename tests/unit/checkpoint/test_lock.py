@@ -171,7 +171,7 @@ def test_a_frozen_holder_finds_that_another_has_come_and_gone(
         pass
     other = hold(tmp_path) if third else None
     holder.thaw()
-    assert "another training has taken over here" in holder.say("confirm")
+    assert "another training run has taken over here" in holder.say("confirm")
     assert holder.say("release") == "released"
     if other is not None:
         assert other.say("confirm") == "mine"
@@ -200,11 +200,11 @@ def test_a_frozen_holder_finds_that_it_has_lost_the_lock(hold: Any, tmp_path: Pa
     holder.freeze()
     with writer_lock(tmp_path):
         holder.thaw()
-        assert f"another training has taken over here (process {os.getpid()}" in holder.say(
+        assert f"another training run has taken over here (process {os.getpid()}" in holder.say(
             "confirm"
         )
         assert holder.say("release") == "released"
-        with pytest.raises(InputError, match="another training"):
+        with pytest.raises(InputError, match="another training run"):
             take(tmp_path)
 
 
@@ -242,7 +242,7 @@ def test_many_at_once_one_succeeds(tmp_path: Path, hold: Any) -> None:
         assert sorted(said) == [*[b""] * 5, b"held\n"]
         for process, line in zip(processes, said, strict=True):
             if not line:
-                assert b"another training writes here" in process.stderr.read()
+                assert b"another training run writes here" in process.stderr.read()
     finally:
         for process in processes:
             process.kill()

@@ -13,7 +13,8 @@ from scalefold.checkpoint.resume import (
     former_data,
 )
 from scalefold.config import Config, make_config
-from scalefold.config.load import config_hash, merge
+from scalefold.config.identity import config_hash
+from scalefold.config.load import merge
 from scalefold.errors import InputError
 
 HERE = Path("weights/step-00000004")

@@ -154,7 +154,7 @@ def test_an_interrupted_write_is_never_taken_for_a_checkpoint(
 
     with caplog.at_level(logging.WARNING):
         assert latest(tmp_path) == whole
-    assert "ignored, it is not whole" in caplog.text
+    assert "ignored" in caplog.text
     assert torch.equal(load_weights(whole)["a"], torch.full((10,), 0.5))
 
     remove_leftovers(tmp_path)  # what the next run does first

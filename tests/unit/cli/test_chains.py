@@ -127,7 +127,7 @@ def test_convert(tmp_path: Path) -> None:
     result = run("convert", str(database), "--out", str(out))
     assert result.exit_code == 0, result.output
     assert (out / "pdb/1abc_A/a3m/uniref90_hits.a3m").read_bytes() == b">q\nMK\n"
-    assert "passed over, 1" in result.output
+    assert "skipped, 1" in result.output
     stockholm = tmp_path / "uniref90_hits.sto"
     stockholm.write_text("# STOCKHOLM 1.0\nq   MK-V\nrow M-aV\n//\n")
     result = run("convert", str(stockholm), "--out", str(out), "--chain", "2abc_A")

@@ -234,8 +234,8 @@ def test_unset_required_key() -> None:
         ("a: 1\n b: 2\n", "2:3: .*YAML"),
         ("- 1\n", " .*list"),
         ("\0", " .*YAML"),
-        ("loss: {}\na:\n  b: 1\n  c: 2\n  b: 3\n", " .*'b' .*line 3 .*line 5"),
-        ("a: {b: 1, c: 2, b: 3}\n", " .*'b' .*line 1 .*line 1"),
+        ("loss: {}\na:\n  b: 1\n  c: 2\n  b: 3\n", " .*'b' .*lines 3 .*5"),
+        ("a: {b: 1, c: 2, b: 3}\n", " .*'b' .*lines 1 .*1"),
         (None, " "),
     ],
 )
@@ -412,7 +412,7 @@ def test_odd_yaml_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
 def test_a_value_that_is_not_of_its_tag_is_named_with_its_line(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(f"seed: 3\nrun_name: !!{kind} odd\n")
-    with pytest.raises(InputError, match=f"line 2: 'odd' is no {kind}"):
+    with pytest.raises(InputError, match=f"line 2: 'odd' .*{kind}"):
         load_config([path])
 
 

@@ -13,7 +13,8 @@ from tests.example import set_example_weights
 
 from scalefold.checkpoint.write import save
 from scalefold.config import Config
-from scalefold.config.load import config_hash, preset_config
+from scalefold.config.identity import config_hash
+from scalefold.config.load import preset_config
 from scalefold.model import AlphaFold
 from scalefold.shards.manifest import data_hash
 from scalefold.weights import State

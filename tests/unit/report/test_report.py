@@ -517,7 +517,7 @@ def test_evaluations_that_an_earlier_training_left_are_named(make_run):
     evaluation = json.loads((folder / "step-00000200.json").read_text("utf-8"))
     (folder / "step-00000300.json").write_text(json.dumps({**evaluation, "step": 300}))
     (note,) = content_of(run)["notes"]
-    assert note.startswith("Evaluations of step 300 are of an earlier training in the same folder")
+    assert note.startswith("Evaluations of step 300 are of an earlier training run")
     assert note.endswith("the last checkpoint is of step 200.")
 
 

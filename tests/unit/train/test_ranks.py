@@ -249,7 +249,7 @@ def test_of_two_trainings_in_one_folder_the_second_is_refused_until_the_first_is
             time.sleep(0.1)
         code, output = trainings.run(out)
         assert code == 2
-        assert f"another training writes here (process {first.pid} on " in output
+        assert f"another training run writes here (process {first.pid} on " in output
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
     finally:

@@ -224,7 +224,7 @@ def test_a_training_that_another_has_taken_over_publishes_nothing_more(
             (tmp_path / LOCK_FOLDER / "2").touch()
 
     monkeypatch.setattr(MetricsLog, "write", overtaken)
-    with pytest.raises(InputError, match="another training"):
+    with pytest.raises(InputError, match="another training run"):
         train_quietly(micro, shards, tmp_path)
     assert [p.name for p in checkpoints(tmp_path)] == ["step-00000000", "step-00000002"]
     assert not list(tmp_path.glob("step-*.tmp.*"))

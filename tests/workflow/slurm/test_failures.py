@@ -160,7 +160,7 @@ def test_killed_snakemake_leaves_one_writer(
     second = Training(workflow, cluster, "--retries", "0")
     output = "".join(second.process.communicate())
     assert second.process.returncode != 0, output
-    assert "another training writes here" in training.log.read_text()
+    assert "another training run writes here" in training.log.read_text()
     assert cluster.running("train") == [first]
     cluster.clear()
     third = Training(workflow, cluster)

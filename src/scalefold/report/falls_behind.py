@@ -40,7 +40,7 @@ def falls_behind(
     training : mapping of str to sequence
         Columns of this run's metrics log.
     compared : mapping or None
-        See `scalefold.report.beside.beside`.
+        See `scalefold.report.other_run.beside`.
 
     Yields
     ------

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from scalefold.report.behind import falls_behind
-from scalefold.report.beside import beside
+from scalefold.report.falls_behind import falls_behind
+from scalefold.report.other_run import beside
 
 NOISE = 0.15  # of FAPE, as crops of many proteins make it
 

@@ -22,7 +22,7 @@ def read_report(path: Path) -> dict[str, Any]:
     Raises
     ------
     InputError
-        If it is not there, no such report, or of a run without a training.
+        If it is not there, no such report, or of a run without training.
     """
     try:
         report: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -92,7 +92,7 @@ def _last_mean(values: Sequence[float | None]) -> float | None:
 def _differences(
     here: Mapping[str, Any] | None, there: Mapping[str, Any] | None
 ) -> list[dict[str, Any]] | None:
-    """Settings that differ and that a training depends on, if both versions have them."""
+    """Settings that differ and that a training run depends on, if both versions have them."""
     if here is None or there is None:
         return None
     ours, theirs = trajectory_settings(here), trajectory_settings(there)

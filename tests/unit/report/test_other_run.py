@@ -14,7 +14,7 @@ from scalefold.cli import app
 from scalefold.config import load_config
 from scalefold.errors import InputError
 from scalefold.report import write_report
-from scalefold.report.beside import beside, read_report
+from scalefold.report.other_run import beside, read_report
 
 REPOSITORY = Path(__file__).parents[3]
 

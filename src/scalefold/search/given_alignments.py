@@ -1,4 +1,4 @@
-"""Given alignments: a3m, Stockholm, or ColabFold's a3m."""
+"""Alignments given in place of a search: a3m, Stockholm, or ColabFold's a3m."""
 
 from __future__ import annotations
 

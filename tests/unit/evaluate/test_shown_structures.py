@@ -8,7 +8,7 @@ import torch
 
 from scalefold.chem.residues import CA
 from scalefold.evaluate.metrics import rmsd_ca
-from scalefold.evaluate.shown import MAP_SCALE, backbones, shown_chains
+from scalefold.evaluate.shown_structures import MAP_SCALE, backbones, shown_chains
 from scalefold.loss.distogram import FIRST_BREAK_ANGSTROM, LAST_BREAK_ANGSTROM
 from scalefold.predict.pair_maps import MOST_SAMPLED, pair_maps, true_aligned_error
 

@@ -1,4 +1,4 @@
-"""Evaluation by processes of a training's own launch, which do not train."""
+"""Evaluation by processes of training's own launch, which do not train."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 def evaluation_folder(training: Path) -> Path:
-    """Where the workflow has the evaluations of a training.
+    """Where the workflow has the evaluations of a training run.
 
     Raises
     ------
     InputError
-        If the training's folder is not where the workflow has trainings.
+        If the training's folder is not where the workflow has training runs.
     """
     folder = training.absolute()
     if folder.parent.name != "weights":
@@ -46,7 +46,7 @@ def evaluate_inside(
     number: int,
     left: Callable[[], bool],
 ) -> None:
-    """Evaluate this process's share of a training's checkpoints, until all of it is done.
+    """Evaluate this process's share of a training run's checkpoints, until all of it is done.
 
     An error is logged, and the training goes on.
 
@@ -79,11 +79,11 @@ def evaluate_inside(
 @contextlib.contextmanager
 def _interrupted_by(stop: threading.Event) -> Iterator[None]:
     """Raise KeyboardInterrupt here, in the main thread, once ``stop`` is set."""
-    left = threading.Event()
+    done = threading.Event()
 
     def look() -> None:
-        while not left.is_set():
-            if stop.wait(1.0) and not left.wait(0.1):
+        while not done.is_set():
+            if stop.wait(1.0) and not done.wait(0.1):
                 _thread.interrupt_main()
 
     thread = threading.Thread(target=look, name="scalefold-stop", daemon=True)
@@ -91,4 +91,4 @@ def _interrupted_by(stop: threading.Event) -> Iterator[None]:
     try:
         yield
     finally:
-        left.set()
+        done.set()
