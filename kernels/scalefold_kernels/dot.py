@@ -1,4 +1,4 @@
-"""What kernels are told of their matrix products (``tl.dot``)."""
+"""Options for ``tl.dot``."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _attention(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the result, the logarithms of the softmax's sums, and the result's rounding errors.
 
-    The errors are empty if they are not wanted, or the result is in float32.
+    The errors are empty without ``keep_rest``, or if the result is in float32.
     """
     call = checked(q, k, v, gate, mask, bias, bias_scale, scale)
     out, lse, rest = _new_results(q, keep_rest)
@@ -120,7 +120,7 @@ def _attention_backward(
     kept: list[Tensor],
     sum_bias: bool,
 ) -> list[Tensor]:
-    """What `_gradients` has memory for; and the bias's gradient, if it is wanted."""
+    """What `_gradients` has memory for; and the bias's gradient if ``sum_bias``."""
     given: list[Any] = [*tensors, bias_scale, scale]
     call = checked(*given)
     results = _gradients(call)

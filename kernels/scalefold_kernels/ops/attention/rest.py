@@ -2,8 +2,8 @@
 
 A float32's bits, as an integer, count its steps. Those between a result and the rounded one are at
 most half of those between two rounded ones. Their 8 highest bits are kept, and read as the middle
-of what they may stand for: 2^-7 of the rounding's error is left. No scale is wanted, and the
-direction in which a result was rounded shows in the sign.
+of what they may stand for: 2^-7 of the rounding's error is left. No scale is needed, and the
+sign shows in which direction a result was rounded.
 
 The functions are for both of Triton's languages.
 """

@@ -319,7 +319,7 @@ def launch(
     first_key: int = 0,
     waiting: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """Fill ``grad_q``; return sums of the bias's gradient, if they are wanted.
+    """Fill ``grad_q``; return sums of the bias's gradient if ``sum_bias``.
 
     Keys before ``first_key`` are left out; ``waiting`` has the gradients of queries from those.
     """

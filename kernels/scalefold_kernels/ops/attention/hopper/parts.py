@@ -241,7 +241,7 @@ def wait_room(blocks, i, j, NUM_BLOCKS: gl.constexpr):
 
 @gluon.jit
 def load_keys(k, v, place, batch, row, first_key, head, wanted=True):
-    """Start the copies of a block of keys and values to a place of their ring, if it is wanted."""
+    """Start the copies of a block of keys and values to a place of their ring if ``wanted``."""
     at = [batch, row, first_key, head, 0]
     mbarrier.expect(k.full.index(place), smem.tile_bytes(k.desc, v.desc), pred=wanted)
     ring.copy(k, place, at, wanted)

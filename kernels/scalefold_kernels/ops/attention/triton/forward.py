@@ -183,7 +183,7 @@ def forward_kernel(
 
 
 def forward(call: Call, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
-    """Fill ``out``, ``lse`` and, if it is wanted, ``rest``: see `Kept`."""
+    """Fill ``out``, ``lse`` and, unless it is None, ``rest``: see `Kept`."""
     q, k, v, gate, mask, bias, *_ = call
     sizes = call.tile("attention_forward")
     forward_kernel[grid_of(call, call.num_queries, sizes["BLOCK_Q"])](

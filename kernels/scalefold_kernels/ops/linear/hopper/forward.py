@@ -2,8 +2,8 @@
 
 A CTA keeps the weights of its columns. The loader brings ``h`` and the residual in a ring each, 64
 rows for each of two warp groups. A group gives ``h`` back after its product, and adds the update to
-the residual in its place, which is given back when TMA has stored it. Of a mask that lines share, a
-tile is eight positions of eight lines: a group stays at its positions, their mask in registers.
+the residual in its place, which is given back when TMA has stored it. When lines share a mask, a
+tile is eight positions of eight lines. A group stays at its positions, their mask in registers.
 """
 
 from collections import namedtuple
