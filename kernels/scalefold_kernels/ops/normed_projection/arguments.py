@@ -1,4 +1,10 @@
-"""What `op` hands to the backends of normalised projections, by name."""
+"""What `op` hands to the backends of normalised projections, by name.
+
+Example, triangle attention: q, k, v and gate have 128 outputs each, and only the gate has a bias;
+the last projection is the bias of 4 heads. `apart` takes that one off the first four. So of `Sizes`
+``outputs`` is 512, ``first_biased`` 384 and ``few`` 4. The queries are scaled: ``first`` is 128, in
+blocks of 64 `Projections.scaled_blocks` is 2.
+"""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def compute(w, cta):
     zero = zeros(ROWS, cta.BLOCK_C)
     n = gl.to_tensor(0)
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
-        # Each time: the barrier must stay what its memory is for.
+        # In each iteration: else the barrier's memory is reused, see `smem`.
         mbarrier.wait(cta.weight_full, 0)
         place = ring.wait_full(cta.h, n, w)
         update = mma(cta.h.slots.index(place), cta.weight.permute((1, 0)), zero, use_acc=False)

@@ -275,7 +275,7 @@ def chained_products_kernel(
     """
     first = ring.new(first_desc, STAGES, 2)
     third = ring.along(first, third_desc, STAGES)
-    # A barrier that nobody waits for must not be: its memory is given away while it lives.
+    # No barrier without a wait: its memory is reused, see `smem`.
     if MEAN:
         second_tiles = ring.new(second_desc, 4, 1)
         z = ring.Ring(
