@@ -42,7 +42,10 @@ def from_line(x, layout: gl.constexpr):
 
 @gluon.constexpr_function
 def chunks_in_order(C):
-    """A tile (64, C) as products leave it, each thread's pairs in order of chunks of 8 channels."""
+    """A tile (64, C) as products leave it, but a thread's registers go through e, k, then h.
+
+    A product's go through e, h, then k: see the drawing in `docs/kernels.md`.
+    """
     chunks = [[0, 8 << n] for n in range(C.bit_length() - 4)]
     lanes = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
     warps = [[16, 0], [32, 0]]
