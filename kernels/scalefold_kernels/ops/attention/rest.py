@@ -22,9 +22,9 @@ SHIFTS = {torch.bfloat16: OF_BFLOAT16.value, torch.float16: 5}
 
 @triton.jit
 def byte_of_rest(exact, rounded, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Byte that stands for ``exact - rounded``: a float32, and the same one rounded."""
+    """Byte for ``exact - rounded``: a float32, and the same one rounded."""
     steps = exact.to(tl.int32, bitcast=True) - rounded.to(tl.int32, bitcast=True)
-    # To the even one of two that are equally near: half of the way up takes a bit more.
+    # A tie may be rounded down: the difference, just half a step, is one too many for a byte.
     steps = tl.minimum(steps, (128 << SHIFT) - 1)
     return (steps >> SHIFT).to(tl.int8)
 

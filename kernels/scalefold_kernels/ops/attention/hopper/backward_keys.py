@@ -198,7 +198,7 @@ def backward_keys_kernel(
 
 
 class Shared(NamedTuple):
-    """What the kernels before it leave for that of the keys.
+    """What the earlier kernels of backward leave for this one.
 
     Attributes
     ----------

@@ -1,6 +1,6 @@
 """Gradients of queries and of the bias on Hopper GPUs, for any number of keys; see `parts`.
 
-The only warp group loads for itself: a block of keys when it is done with that in the same place.
+The only warp group loads for itself: a block of keys, as soon as the one in its place is used up.
 The sum over rows of the logits' gradient, which is the bias's, stays in shared memory. So that
 several CTAs find room on an SM, keys are dealt out to passes over the rows; the gradients of
 queries wait in memory from one pass to the next. The first keys may be another kernel's,
@@ -54,7 +54,7 @@ def chunks_in_order(C):
 
 @gluon.jit
 def transpose_quads(x):
-    """Fours of pairs (..., 4, 4 threads, 2) of bfloat16 change their place with threads."""
+    """Transpose four pairs of bfloat16 with four threads, (..., 4, 4 threads, 2), by shuffles."""
     return gl.inline_asm_elementwise(
         """{
         .reg .b32 x;

@@ -145,7 +145,7 @@ def keep_second(second, tile, y, chain, Y_FASTEST: gl.constexpr):
     for part in gl.static_range(0, SIZE_M, PART_M):  # all at once would spill registers
         m = part + gl.arange(0, PART_M, layout=OF_M)[:, None, None]
         at = second + (m * stride_m + y * stride_y + d * stride_d)
-        # What a launch tells of its arguments is lost on the way to a warp group.
+        # A warp group does not know what the launch says of its arguments' alignment.
         vectors = gl.multiple_of(at, [1, 2 * OF_VECTOR_Y, 2 * OF_VECTOR_D])
         vectors = gl.max_contiguous(vectors, [1, OF_VECTOR_Y, OF_VECTOR_D])
         inside = (m < size_m) & (y < size_y) & (d < size_d)
