@@ -35,7 +35,7 @@ WITHOUT_TRITON: Final = (
     "the kernels need Triton, which is not installed: torch's CUDA build brings it, and `pip "
     "install triton` installs it beside the CPU build"
 )
-"""What commands say instead of a traceback."""
+"""Message of commands in place of a traceback."""
 
 
 def __getattr__(name: str) -> Any:

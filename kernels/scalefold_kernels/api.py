@@ -38,8 +38,8 @@ def triangle_attention(
 ) -> Tensor:
     """Triangle self-attention (core of Alg. 13, 14), in the layout that cuEquivariance takes.
 
-    It stands for ``cuequivariance_torch.triangle_attention(q, k, v, bias, mask, scale)``. Tensors
-    of any strides are taken without a copy if D is contiguous.
+    Drop-in replacement for ``cuequivariance_torch.triangle_attention(q, k, v, bias, mask, scale)``.
+    Tensors of any strides are taken without a copy if D is contiguous.
 
     Parameters
     ----------
@@ -126,8 +126,8 @@ def triangle_multiplication(
 ) -> Tensor:
     """Triangle multiplicative update (Alg. 11, 12), with the arguments that cuEquivariance takes.
 
-    It stands for ``cuequivariance_torch.triangle_multiplicative_update``. Both LayerNorms have an
-    epsilon of 1e-5.
+    Drop-in replacement for ``cuequivariance_torch.triangle_multiplicative_update``. Both LayerNorms
+    have an epsilon of 1e-5.
 
     Parameters
     ----------

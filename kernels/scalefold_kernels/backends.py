@@ -41,7 +41,7 @@ class Backend(NamedTuple):
 
 
 HOPPER, TRITON, TORCH = (Backend(kind, kind) for kind in _PRECONDITIONS)
-"""Those that are called as their kind is."""
+"""Backends named after their kind."""
 
 
 @dataclass(frozen=True)

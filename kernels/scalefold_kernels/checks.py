@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
-"""What kernels take."""
+"""Types that kernels take."""
 
 MAX_ROWS: Final = 2**31 - 2**20
 """Rows or positions, numbered by 32 bits in all kernels; the rest is for tiles beyond the end."""
@@ -20,7 +20,7 @@ MAX_GRID: Final = 65535
 
 
 def check_shapes(call: str, named: Iterable[tuple[str, Tensor | None, Sequence[int]]]) -> None:
-    """Raise ValueError for a tensor of another shape than it must have; None fits.
+    """Raise ValueError for a tensor of the wrong shape; None is accepted.
 
     ``call`` is the op and what the shapes follow from, such as ``transition of x (2, 64)``.
     """

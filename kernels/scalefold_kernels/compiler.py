@@ -11,7 +11,7 @@ from triton.experimental.gluon.language.nvidia import hopper
 
 
 def _first(where: Any, *names: str) -> Any:
-    """What has the first of these names that there is."""
+    """The first of these attributes that exists."""
     return getattr(where, next(name for name in names if hasattr(where, name)))
 
 

@@ -1,4 +1,4 @@
-"""What kernels are told of their matrix products (``tl.dot``)."""
+"""Options for ``tl.dot``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import triton.language as tl
 ON_AMD = torch.version.hip is not None
 
 SMALL = tl.constexpr("ieee" if ON_AMD else "tf32x3")
-"""``input_precision`` of small float32 products: almost float32's, or its own where that is all."""
+"""``input_precision`` of small float32 products: float32's on AMD, elsewhere almost that."""
 
 
 def block(size: int) -> int:
@@ -18,5 +18,5 @@ def block(size: int) -> int:
 
 
 def precision(dtype: torch.dtype) -> str:
-    """``input_precision``: no float32 is rounded to TF32; of no consequence for narrower types."""
+    """``input_precision``: float32 is never rounded to TF32. Narrower types ignore it."""
     return "ieee" if dtype == torch.float32 or ON_AMD else "tf32"

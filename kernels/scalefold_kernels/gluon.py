@@ -57,7 +57,9 @@ def two_groups(
 ):  # fmt: skip
     """Divide a CTA: ``compute(w, cta)`` in two warp groups, ``load(cta)`` in a warp.
 
-    ``first`` and ``second`` are their w: constants, or numbers in registers.
+    ``first`` and ``second`` are their w: constants where ``compute`` takes a ``gl.constexpr``, as
+    it must to branch or slice by w; else numbers in registers (``gl.to_tensor``), with which those
+    kernels were measured.
     """
     fence_async_shared()
     gl.warp_specialize(

@@ -1,8 +1,8 @@
 """Offsets of elements in 32 or 64 bits.
 
 Kernels count elements in 32 bits where these suffice, since 64 cost registers and instructions. A
-launch whose tensors are larger says so by a constant of the kernel, ``INT64``, and the kernel takes
-what it multiplies strides with through `index`.
+launch with larger tensors sets the kernel's constant ``INT64``. `index` then widens the numbers
+that strides are multiplied by.
 """
 
 from __future__ import annotations

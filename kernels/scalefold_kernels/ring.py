@@ -1,8 +1,8 @@
 """Rings: places in shared memory that a loader fills in turn, some ahead of the warp groups.
 
-Number i has place i % places. Two barriers belong to a place: ``full`` tells that its tiles have
-come, ``empty`` that all warp groups are done with them. Both complete once for each number of the
-place, so that the phase to wait for is the parity of i // places.
+Number i has place i % places. Two barriers belong to a place: ``full`` says that its tiles have
+arrived, ``empty`` that all warp groups are done with them. Both complete once for each number of
+the place, so that the phase to wait for is the parity of i // places.
 
 ``w``, where it is given, is one of two warp groups with places of their own, which alternate.
 """
@@ -72,14 +72,14 @@ def place(ring, i, w=None):
 
 @gluon.jit
 def phase(ring, i, w=None):
-    """Phase of the barrier ``full`` in which number ``i`` comes; ``empty`` is one behind."""
+    """Phase of the barrier ``full`` in which number ``i`` arrives; ``empty`` is one behind."""
     PLACES: gl.constexpr = ring.full.shape[0] if w is None else ring.full.shape[0] // 2
     return (i // PLACES) & 1
 
 
 @gluon.jit
 def wait_full(ring, i, w=None):
-    """Wait until number ``i`` has come; returns its place."""
+    """Wait until number ``i`` has arrived; returns its place."""
     at = place(ring, i, w)
     mbarrier.wait(ring.full.index(at), phase(ring, i, w))
     return at
@@ -99,7 +99,7 @@ def wait_empty(ring, i, BYTES: gl.constexpr, w=None):
 
 @gluon.jit
 def copy(ring, at, start, wanted=True):
-    """Start the copy to a place, whose barrier was told of it, if it is wanted."""
+    """Start the copy to a place if ``wanted``; the place's barrier already expects its bytes."""
     tile = smem.as_described(ring.slots.index(at), ring.desc)
     async_load(ring.desc, start, ring.full.index(at), tile, pred=wanted)
 

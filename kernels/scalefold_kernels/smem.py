@@ -1,4 +1,11 @@
-"""Shared memory of kernels for Hopper GPUs: tiles for TMA, operands of products, barriers."""
+"""Shared memory of kernels for Hopper GPUs: tiles for TMA, operands of products, barriers.
+
+A barrier's memory: the compiler reuses shared memory after the last operation on it, for a barrier
+mostly its last wait. What is stored there next and the barrier, which nothing invalidates, then
+spoil each other. So no barrier is made that nothing waits for. One that needs a single wait is
+waited for again in each iteration of the loop, which returns at once; or it is allocated together
+with barriers that are waited for to the end.
+"""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -59,7 +66,7 @@ def numbers(dtype: gl.constexpr, NUMBER: gl.constexpr, SIZE: gl.constexpr):
 def barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
     """Barriers that wait for ``ARRIVALS`` each.
 
-    Only those that somebody waits for may be made: the compiler takes others for unused memory.
+    Make only those that something waits for: see the module.
     """
     new = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
     for n in gl.static_range(NUMBER):

@@ -46,7 +46,7 @@ Lookup = tuple[str, str, tuple[tuple[str, int | str], ...]]
 _FOLDER = Path(__file__).parent
 
 _LARGE = 1024
-"""What stands for a size of which a rule says no more than that it may be large."""
+"""Example for a size without a useful upper bound."""
 
 
 def architecture(device: torch.device) -> str:

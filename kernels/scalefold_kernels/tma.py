@@ -18,9 +18,9 @@ VECTOR = STEP_BYTES // 2
 
 
 def reachable(x: Tensor) -> bool:
-    """Whether TMA takes a bfloat16 tensor: last dimension contiguous, other strides of 16 bytes.
+    """Whether TMA takes a bfloat16 tensor: it needs rows that start at multiples of 16 bytes.
 
-    It does not take strides of 0, which expanded tensors have.
+    The last dimension must be contiguous. No stride may be 0, as in expanded tensors.
     """
     return (
         x.stride(-1) == 1
@@ -43,9 +43,9 @@ def steps(x: Tensor) -> list[int]:
 
 
 def within_reach(x: Tensor) -> Tensor:
-    """Return a bfloat16 tensor that TMA takes: this one, or a copy.
+    """Return a bfloat16 tensor that TMA takes, see `reachable`: this one, or a copy.
 
-    Even a contiguous tensor may start between multiples of 16 bytes, as a part of a larger one.
+    Even a contiguous tensor may start elsewhere than at such a multiple, as part of a larger one.
     """
     return x if reachable(x) else x.clone(memory_format=torch.contiguous_format)
 

@@ -26,8 +26,8 @@ def cuequivariance(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
 def trifast(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
     """``trifast.triangle_attention``, and the gate by torch.
 
-    It scales by 1 / sqrt(C), and takes for granted that rows and positions are equally many. The
-    correctness check has fewer rows.
+    It scales by 1 / sqrt(C), and assumes that rows and positions are equally many. The correctness
+    check has fewer rows.
     """
     gate, mask, bias, bias_scale, scale = others
     attend = import_module("trifast").triangle_attention

@@ -102,7 +102,7 @@ def checked(
     bias_scale: float = 1.0,
     scale: float | None = None,
 ) -> Call:
-    """Arguments as the kernels want them.
+    """Arguments as the kernels take them.
 
     Raises ValueError where shapes or types do not fit, samples are too many, or a scale is not
     positive: kernels divide by it.
@@ -139,7 +139,7 @@ def _heads_near(x: Tensor) -> Tensor:
 def new_rows(shape: Sequence[int], like: Tensor) -> Tensor:
     """New memory (B, R, N, ...) with rows and positions in the order in which ``like`` has them.
 
-    So that attention along columns, a transposed view, gives the transposed view of a dense tensor.
+    Thus attention along columns, a transposed view, gives the transposed view of a dense tensor.
     """
     batch, rows, length, *others = shape
     if like.stride(1) < like.stride(2):
@@ -153,7 +153,7 @@ def transposed(bias: Tensor | None) -> bool:
 
 
 def in_memory(bias: Tensor) -> Tensor:
-    """A bias, or memory like it, with queries and keys in the order in which they are there."""
+    """A bias, or memory like it, with queries and keys in the order of its memory."""
     return bias.mT if transposed(bias) else bias
 
 

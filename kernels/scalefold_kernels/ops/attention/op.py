@@ -54,11 +54,12 @@ def attention(
     Parameters
     ----------
     bias_scale : float
-        Positive; a constant of the kernels, which are compiled for each value. With ln 2 (a bias in
-        bits) they multiply nothing by it: they take powers of 2.
+        Positive, the unit u of bias and logits: ``s = scale / u * q.k + bias``, and weights are
+        proportional to ``2^(log2(e) * u * s)``. For a bias in bits, u = ln 2, nothing is
+        multiplied. Kernels have u as the constant ``BIAS_SCALE``, and are compiled for each value.
     scale : float, optional
-        Queries whose products are in the bias's unit, scale ``bias_scale``, are taken as they are;
-        others are multiplied and rounded once more.
+        Where it is ``bias_scale``, queries are taken as they are. Else they are multiplied by
+        ``scale / u`` and rounded once more.
 
     Raises ValueError where shapes or types do not fit each other, or samples are too many.
     """
@@ -88,7 +89,7 @@ def _attention(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the result, the logarithms of the softmax's sums, and the result's rounding errors.
 
-    The errors are empty if they are not wanted, or the result is in float32.
+    The errors are empty without ``keep_rest``, or if the result is in float32.
     """
     call = checked(q, k, v, gate, mask, bias, bias_scale, scale)
     out, lse, rest = _new_results(q, keep_rest)
@@ -120,7 +121,7 @@ def _attention_backward(
     kept: list[Tensor],
     sum_bias: bool,
 ) -> list[Tensor]:
-    """What `_gradients` has memory for; and the bias's gradient, if it is wanted."""
+    """What `_gradients` has memory for; and the bias's gradient if ``sum_bias``."""
     given: list[Any] = [*tensors, bias_scale, scale]
     call = checked(*given)
     results = _gradients(call)

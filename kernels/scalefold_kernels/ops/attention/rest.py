@@ -2,8 +2,8 @@
 
 A float32's bits, as an integer, count its steps. Those between a result and the rounded one are at
 most half of those between two rounded ones. Their 8 highest bits are kept, and read as the middle
-of what they may stand for: 2^-7 of the rounding's error is left. No scale is wanted, and the
-direction in which a result was rounded shows in the sign.
+of what they may stand for: 2^-7 of the rounding's error is left. No scale is needed, and the
+sign shows in which direction a result was rounded.
 
 The functions are for both of Triton's languages.
 """
@@ -22,9 +22,9 @@ SHIFTS = {torch.bfloat16: OF_BFLOAT16.value, torch.float16: 5}
 
 @triton.jit
 def byte_of_rest(exact, rounded, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Byte that stands for ``exact - rounded``: a float32, and the same one rounded."""
+    """Byte for ``exact - rounded``: a float32, and the same one rounded."""
     steps = exact.to(tl.int32, bitcast=True) - rounded.to(tl.int32, bitcast=True)
-    # To the even one of two that are equally near: half of the way up takes a bit more.
+    # A tie may be rounded down: the difference, just half a step, is one too many for a byte.
     steps = tl.minimum(steps, (128 << SHIFT) - 1)
     return (steps >> SHIFT).to(tl.int8)
 

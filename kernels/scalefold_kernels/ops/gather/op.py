@@ -18,7 +18,7 @@ from scalefold_kernels.tiles import architecture, tile
 _BACKENDS = Backends("gather", __package__, TRITON)
 
 _ALIGNMENT = 8
-"""Elements; what the kernel takes for granted of places."""
+"""Places are multiples of this many elements, as the kernel assumes."""
 
 
 class Gather:

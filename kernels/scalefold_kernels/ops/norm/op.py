@@ -36,7 +36,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @torch.library.custom_op("scalefold::layer_norm", mutates_args=())
 def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
-    """The result, and what backward, if there is to be one, needs of each row, see `new_stats`."""
+    """The result, and the statistics for backward, see `new_stats`."""
     check_norm(x, weight, bias)
     stats = new_stats(x, keep)
     if x.numel() == 0:

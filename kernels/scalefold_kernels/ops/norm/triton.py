@@ -31,7 +31,7 @@ def row_offsets(rows, geometry, ROW_DIMS: tl.constexpr):
 
 @triton.jit
 def elements(pointer, geometry, rows, columns, ROW_DIMS: tl.constexpr):
-    """Where those of rows of a tensor of any strides are, see `rows.Rows.geometry`."""
+    """Addresses of the elements of some rows; for the strides see `rows.Rows.geometry`."""
     offsets = row_offsets(rows, geometry, ROW_DIMS)[:, None] + columns[None, :] * geometry[5]
     return pointer + offsets
 
@@ -58,7 +58,7 @@ def standardise(x, inside_c, C: tl.constexpr, EPS: tl.constexpr, BLOCK_C: tl.con
 def standardise_again(
     x, stats_ptr, rows, num_rows, inside_c, C: tl.constexpr, BLOCK_C: tl.constexpr
 ):
-    """What `standardise` returned, without the mean, from the statistics that it gave."""
+    """``x_hat`` and ``rstd`` of `standardise` again, from the statistics that it returned."""
     mean = tl.load(stats_ptr + rows, mask=rows < num_rows, other=0.0)
     rstd = tl.load(stats_ptr + num_rows + rows, mask=rows < num_rows, other=0.0)
     x_hat = (x - mean[:, None]) * rstd[:, None]
@@ -90,7 +90,7 @@ def layer_norm_forward_kernel(
 ):  # fmt: skip
     """``out = standardise(x) * weight + bias``, contiguous; statistics where memory is given.
 
-    x makes room in the cache, where what is written stays for the next operation to read.
+    x is evicted first, so that the output stays cached for the next operation.
     """
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     columns = tl.arange(0, BLOCK_C)

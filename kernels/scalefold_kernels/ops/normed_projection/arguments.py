@@ -1,4 +1,10 @@
-"""What `op` hands to the backends of normalised projections, by name."""
+"""What `op` hands to the backends of normalised projections, by name.
+
+Example, triangle attention: q, k, v and gate have 128 outputs each, and only the gate has a bias;
+the last projection is the bias of 4 heads. `apart` takes that one off the first four. So of `Sizes`
+``outputs`` is 512, ``first_biased`` 384 and ``few`` 4. The queries are scaled: ``first`` is 128, in
+blocks of 64 `Projections.scaled_blocks` is 2.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +38,7 @@ class Norm(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What the shapes of all results and gradients follow from."""
+    """Sizes that give the shapes of all results and gradients."""
 
     channels: int  # C
     outputs: int  # P, of the projections whose results are side by side
@@ -93,7 +99,7 @@ class Projections(NamedTuple):
         )
 
     def scaled_blocks(self, block: int) -> int:
-        """Blocks of outputs before the others, all of the first projection, that are scaled.
+        """Blocks of outputs that hold the first projection alone, if it is scaled.
 
         0 where it has a bias, is not whole blocks or is the only one: then `scaled_weight` is used.
         """
@@ -102,11 +108,11 @@ class Projections(NamedTuple):
         return self.first // block if whole and self.first_scale != 1 else 0
 
     def scaled_weight(self) -> Tensor:
-        """The weight, multiplied as its results are; a copy where it is."""
+        """The weight, the first projection scaled; a copy if its scale is not 1."""
         return self._scaled(self.weight)
 
     def scaled_bias(self) -> Tensor | None:
-        """The bias, as `scaled_weight` the weight."""
+        """The bias, scaled as in `scaled_weight`."""
         if self.bias is None or self.sizes.first_biased:
             return self.bias
         return self._scaled(self.bias)
@@ -182,7 +188,7 @@ class Gradients(NamedTuple):
         return cls(vector, sums, few.view(-1, channels), weight.view(outputs, channels))
 
     def scale_first(self, projections: Projections) -> None:
-        """Multiply those of the first projection's parameters as its results were."""
+        """Multiply the gradients of the first projection's parameters by its scale."""
         first, scale = projections.first, projections.first_scale
         if scale != 1:
             self.weight[:first] *= scale

@@ -21,7 +21,7 @@ from scalefold_kernels.tiles import Tile, architecture, dtype_name, tile
 
 @dataclass(frozen=True)
 class Sizes:
-    """What tiles are chosen by: positions P, pair channels Z, hidden channels C."""
+    """Sizes by which tiles are chosen: positions P, pair channels Z, hidden channels C."""
 
     positions: int
     pair: int
@@ -129,7 +129,7 @@ class Product(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> Product:
-        """Copies what is neither.
+        """Copy a factor that is neither.
 
         Raises ValueError where they have not the same C, B and inner dimension.
         """

@@ -1,7 +1,12 @@
 """Attention on Hopper GPUs (H100, H200), in bfloat16.
 
-Which kernel runs depends on types, sizes and strides alone, never on data. `backward_row` is a
-backend of its own.
+Which kernel runs depends on types, sizes and strides alone, never on data. Forward is `forward`.
+Backward is the first of these that applies:
+
+- No bias, 128 queries and keys or fewer: `backward_row`, a backend of its own.
+- A bias with a gradient, `MIN_BIAS_KEYS` and `BIAS_CHANNELS` or more: `backward_queries_bias`, here
+  ``of_first_keys``, for the first 256 keys; `backward_queries` for the others; `backward_keys`.
+- Else: ``backward_gate`` of `triton.backward`; `backward_queries`; `backward_keys`.
 """
 
 from __future__ import annotations
@@ -90,7 +95,7 @@ def backward(
 ) -> tuple[Tensor, ...]:
     """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`.
 
-    There is one tensor of sums for each part of the keys; none if they are not wanted.
+    There is one tensor of sums for each part of the keys; none without ``sum_bias``.
     """
     q, gate = call.q, call.gate
     grad_out = launches.gradient_rows(grad_out)
@@ -105,6 +110,7 @@ def backward(
         waiting = of_queries.new_waiting(call) if more else None
         sums = of_first_keys.launch(call, bias, kept, grad_out, gradients, shared, waiting)
         if more:
+            # The remaining arguments, not `Kept.rest`.
             rest = of_first_keys.KEYS, waiting
             sums += of_queries.launch(call, bias, lse, shared, gradients.q, sum_bias, *rest)
     else:

@@ -186,7 +186,7 @@ def backward_keys_kernel(
     statistics_smem = smem.tiles(lse_desc, 2 * PLACES)
     bias_smem = smem.tiles(bias_desc, NUM_BLOCKS if HAS_BIAS else 1)
     unmasked_smem = smem.numbers(gl.int32, SIDES, 1)
-    # Announced by TMA and, for the mask, by the loader; the last barrier is the bias's.
+    # TMA and, for the mask, the loader arrive. The last barrier is the bias's: see `smem`.
     keys = ring.Barriers(smem.barriers(SIDES, 2), smem.barriers(SIDES + 1, 1))
     mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
     one_group(Cta(
@@ -198,7 +198,7 @@ def backward_keys_kernel(
 
 
 class Shared(NamedTuple):
-    """What the kernels before it leave for that of the keys.
+    """What the earlier kernels of backward leave for this one.
 
     Attributes
     ----------

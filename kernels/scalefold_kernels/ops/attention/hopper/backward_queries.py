@@ -1,6 +1,6 @@
 """Gradients of queries and of the bias on Hopper GPUs, for any number of keys; see `parts`.
 
-The only warp group loads for itself: a block of keys when it is done with that in the same place.
+The only warp group loads for itself: a block of keys, as soon as the one in its place is used up.
 The sum over rows of the logits' gradient, which is the bias's, stays in shared memory. So that
 several CTAs find room on an SM, keys are dealt out to passes over the rows; the gradients of
 queries wait in memory from one pass to the next. The first keys may be another kernel's,
@@ -42,7 +42,10 @@ def from_line(x, layout: gl.constexpr):
 
 @gluon.constexpr_function
 def chunks_in_order(C):
-    """A tile (64, C) as products leave it, each thread's pairs in order of chunks of 8 channels."""
+    """A tile (64, C) as products leave it, but a thread's registers go through e, k, then h.
+
+    A product's go through e, h, then k: see the drawing in `docs/kernels.md`.
+    """
     chunks = [[0, 8 << n] for n in range(C.bit_length() - 4)]
     lanes = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
     warps = [[16, 0], [32, 0]]
@@ -51,7 +54,7 @@ def chunks_in_order(C):
 
 @gluon.jit
 def transpose_quads(x):
-    """Fours of pairs (..., 4, 4 threads, 2) of bfloat16 change their place with threads."""
+    """Transpose four pairs of bfloat16 with four threads, (..., 4, 4 threads, 2), by shuffles."""
     return gl.inline_asm_elementwise(
         """{
         .reg .b32 x;
@@ -319,7 +322,7 @@ def launch(
     first_key: int = 0,
     waiting: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """Fill ``grad_q``; return sums of the bias's gradient, if they are wanted.
+    """Fill ``grad_q``; return sums of the bias's gradient if ``sum_bias``.
 
     Keys before ``first_key`` are left out; ``waiting`` has the gradients of queries from those.
     """

@@ -285,7 +285,7 @@ def backward_queries_bias_kernel(
     mask_smem = smem.numbers(gl.bfloat16, 2 * STAGES, BLOCK_K)
     unmasked_smem = smem.numbers(gl.int32, STAGES, 1)
     open = smem.barriers(AHEAD, 2)
-    # One allocation: the bias's is waited for once, but nothing may take its place.
+    # One allocation, since the bias's is waited for only once: see `smem`.
     more = smem.barriers(3, 1)
 
     delta += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride

@@ -3,7 +3,7 @@
 A CTA has 64 queries or keys of one head, for consecutive rows. Its tile of the bias stays in shared
 memory for all of them; what it goes through in blocks comes in a ring. Layouts: ``S`` of logits,
 ``OUT`` of sums over keys or queries (both as the tensor cores leave them), ``A`` and ``A_P`` of
-their left operands in registers. See ``BIAS_SCALE`` for the unit of logits.
+their left operands in registers.
 """
 
 from collections import namedtuple
@@ -19,10 +19,8 @@ from scalefold_kernels.gluon import mma_layout, widen, zeros
 LOG2E = gl.constexpr(1.4426950408889634)
 MASKED_LOGIT = gl.constexpr(-1e9)
 
-# BIAS_SCALE, a constant of all kernels: with a bias, products start from it, and logits are in its
-# unit, so that queries are divided by it when they are scaled. A bias in bits has
-# LOG2E * BIAS_SCALE == 1: nothing is multiplied. Queries whose products come in this unit have a
-# factor of 1 in forward, and backward, unless ``SCALE_Q``, leaves them alone.
+# BIAS_SCALE is the unit of logits, see `op.attention`. Without a bias, logits are plain products:
+# their unit is the scale. Backward multiplies queries only with ``SCALE_Q``.
 
 LOADER_REGISTERS = gl.constexpr(24)
 """Registers of a loader warp's thread; the warp group gets those that it gives up."""
@@ -165,7 +163,10 @@ BY_THREAD = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [5, 4, 3, 2, 1, 0]))
 
 @gluon.jit
 def by_thread(x):
-    """Rearrange a product's tile so that a thread's four numbers of two rows are contiguous."""
+    """Rearrange a product's tile so that a thread's four numbers of two rows are contiguous.
+
+    (64, N) becomes (k, w, r, q, h, e), as drawn in `docs/kernels.md`.
+    """
     N: gl.constexpr = x.shape[1]
     return gl.permute(gl.reshape(x, [4, 2, 8, N // 8, 4, 2]), (3, 0, 2, 4, 1, 5))
 
@@ -241,7 +242,7 @@ def wait_room(blocks, i, j, NUM_BLOCKS: gl.constexpr):
 
 @gluon.jit
 def load_keys(k, v, place, batch, row, first_key, head, wanted=True):
-    """Start the copies of a block of keys and values to a place of their ring, if it is wanted."""
+    """Start the copies of a block of keys and values to a place of their ring if ``wanted``."""
     at = [batch, row, first_key, head, 0]
     mbarrier.expect(k.full.index(place), smem.tile_bytes(k.desc, v.desc), pred=wanted)
     ring.copy(k, place, at, wanted)

@@ -127,7 +127,7 @@ def backward_gate(
 ) -> None:
     """Fill ``delta`` and, where there is a gate, the gradients of gate and ungated output.
 
-    And ``scaled_q``, if it is wanted: the queries as forward multiplied them.
+    And ``scaled_q``, unless it is None: the queries as forward multiplied them.
     """
     gate = call.gate
     sizes = call.tile("attention_backward_gate")
@@ -319,7 +319,7 @@ def backward_bias_kernel(
 def backward(
     call: Call, kept: Kept, grad_out: Tensor, gradients: Gradients, sum_bias: bool
 ) -> tuple[Tensor, ...]:
-    """Fill ``gradients``; return the sums of `backward_bias`, if they are wanted."""
+    """Fill ``gradients``; return the sums of `backward_bias` if ``sum_bias``."""
     q, gate, bias = call.q, call.gate, call.bias
     delta, grad_out = new_statistics(q), heads_together(grad_out)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)

@@ -3,9 +3,7 @@
 Legend: B samples, R rows (independent attentions), Q/K query and key positions, H heads, C channels
 of a head. Strides of tensors (B, R, Q or K, H, C) are those of the first four dimensions, channels
 are contiguous. Statistics of the softmax are in base 2, as the hardware's exponential is:
-``lse`` = log2 of the sum of exp(logits). Logits are in the bias's unit, BIAS_SCALE: queries are
-divided by it when they are scaled, and the bias is added as it is. A bias in bits has
-LOG2E * BIAS_SCALE == 1: nothing is multiplied.
+``lse`` = log2 of the sum of exp(logits). For BIAS_SCALE, the unit of logits, see `op.attention`.
 """
 
 from __future__ import annotations
@@ -183,7 +181,7 @@ def forward_kernel(
 
 
 def forward(call: Call, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
-    """Fill ``out``, ``lse`` and, if it is wanted, ``rest``: see `Kept`."""
+    """Fill ``out``, ``lse`` and, unless it is None, ``rest``: see `Kept`."""
     q, k, v, gate, mask, bias, *_ = call
     sizes = call.tile("attention_forward")
     forward_kernel[grid_of(call, call.num_queries, sizes["BLOCK_Q"])](

@@ -81,7 +81,7 @@ def compute(w: gl.constexpr, cta):
     weight = cta.weight.slice(w * HALF_K, HALF_K, dim=1)
     n = gl.to_tensor(0)
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
-        # Each time: the barrier must stay what its memory is for.
+        # In each iteration: else the barrier's memory is reused, see `smem`.
         mbarrier.wait(cta.weight_full, 0)
         slot = ring.wait_full(cta.grad, n)
         grad_tile = cta.grad.slots.index(slot)

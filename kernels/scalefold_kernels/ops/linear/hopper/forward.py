@@ -2,8 +2,8 @@
 
 A CTA keeps the weights of its columns. The loader brings ``h`` and the residual in a ring each, 64
 rows for each of two warp groups. A group gives ``h`` back after its product, and adds the update to
-the residual in its place, which is given back when TMA has stored it. Of a mask that lines share, a
-tile is eight positions of eight lines: a group stays at its positions, their mask in registers.
+the residual in its place, which is given back when TMA has stored it. When lines share a mask, a
+tile is eight positions of eight lines. A group stays at its positions, their mask in registers.
 """
 
 from collections import namedtuple
@@ -76,7 +76,7 @@ def compute(w, cta):
     zero = zeros(ROWS, cta.BLOCK_C)
     n = gl.to_tensor(0)
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
-        # Each time: the barrier must stay what its memory is for.
+        # In each iteration: else the barrier's memory is reused, see `smem`.
         mbarrier.wait(cta.weight_full, 0)
         place = ring.wait_full(cta.h, n, w)
         update = mma(cta.h.slots.index(place), cta.weight.permute((1, 0)), zero, use_acc=False)

@@ -50,7 +50,10 @@ def line_of(cta, sample, tile):
 
 @gluon.constexpr_function
 def mask_layout(columns):
-    """`mma_layout` of eight lines, eight positions of each, and columns."""
+    """`mma_layout` of eight lines, eight positions of each, and columns.
+
+    A line is 2 w + h, a position r: see the drawing in `docs/kernels.md`.
+    """
     registers = [[0, 0, 1], [1, 0, 0]]
     registers += [[0, 0, 8 << i] for i in range((columns // 8).bit_length() - 1)]
     lanes = [[0, 0, 2], [0, 0, 4], [0, 1, 0], [0, 2, 0], [0, 4, 0]]

@@ -286,7 +286,7 @@ def projection_backward_hopper_kernel(
     few_weight, few_smem = smem.tile(few_desc), smem.matrices(2, ROWS, FEW)
     x = ring.new(x_desc, 2, 1)
     through = ring.along(x, through_desc, 2)
-    # A barrier that nobody waits for must not be: its memory is given away while it lives.
+    # No barrier without a wait: its memory is reused, see `smem`.
     few_full = smem.barrier() if HAS_FEW else x.full.index(0)
     two_groups(Cta(
         norm_smem, stats, sums, first_scale, few_scale, few_ptr, gl.to_tensor(few_stride),

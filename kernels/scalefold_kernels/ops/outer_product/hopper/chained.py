@@ -145,7 +145,7 @@ def keep_second(second, tile, y, chain, Y_FASTEST: gl.constexpr):
     for part in gl.static_range(0, SIZE_M, PART_M):  # all at once would spill registers
         m = part + gl.arange(0, PART_M, layout=OF_M)[:, None, None]
         at = second + (m * stride_m + y * stride_y + d * stride_d)
-        # What a launch tells of its arguments is lost on the way to a warp group.
+        # A warp group does not know what the launch says of its arguments' alignment.
         vectors = gl.multiple_of(at, [1, 2 * OF_VECTOR_Y, 2 * OF_VECTOR_D])
         vectors = gl.max_contiguous(vectors, [1, OF_VECTOR_Y, OF_VECTOR_D])
         inside = (m < size_m) & (y < size_y) & (d < size_d)
@@ -275,7 +275,7 @@ def chained_products_kernel(
     """
     first = ring.new(first_desc, STAGES, 2)
     third = ring.along(first, third_desc, STAGES)
-    # A barrier that nobody waits for must not be: its memory is given away while it lives.
+    # No barrier without a wait: its memory is reused, see `smem`.
     if MEAN:
         second_tiles = ring.new(second_desc, 4, 1)
         z = ring.Ring(

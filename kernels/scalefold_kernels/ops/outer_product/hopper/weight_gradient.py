@@ -4,7 +4,7 @@
 them for each of its two warp groups. The loader brings ``b`` and ``grad`` of a pair of j in a ring
 for both. A group's outer product, (2 j, d) by (4 c, i), goes through shared memory into the product
 with the gradient, in registers; that of the next pair is on its way meanwhile. Products are 128
-wide: narrower ones want more of shared memory than it gives.
+wide: narrower ones would read more from shared memory than it delivers.
 """
 
 from collections import namedtuple

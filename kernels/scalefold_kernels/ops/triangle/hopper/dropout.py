@@ -4,8 +4,8 @@ The mask is that of `scalefold.ops.dropout`. Where rows share one, a warp group'
 same positions in them for lengths that are multiples of 64, and one draw is for all of them; it is
 done while the first tile is on its way.
 
-A word of 32 channels has four threads to each row; thread q of them has channels 8 k + 2 q + e for
-k from 0 to 3 and e of 0 and 1.
+A word is 32 channels of a row, whose four threads q have 8 k + 2 q + e each, k from 0 to 3 and e 0
+or 1: see the drawing in `docs/kernels.md`.
 """
 
 from triton.experimental import gluon

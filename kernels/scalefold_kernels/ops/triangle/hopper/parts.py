@@ -121,9 +121,9 @@ def row_sum(x):
 
 @gluon.jit
 def opaque(x):
-    """The number x, of which the compiler does not know: what it makes of it stays where it is.
+    """The number x, unknown to the compiler: what is computed from it stays where it is.
 
-    Else addresses, descriptors and hashes would be made before a loop, and spill.
+    Else addresses, descriptors and hashes would be computed before a loop, and spill.
     """
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], gl.int32, False, 1)
 

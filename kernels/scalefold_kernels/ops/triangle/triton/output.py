@@ -1,6 +1,6 @@
 """Output of triangle multiplication in Triton: one kernel each way. Legend as in `parts`.
 
-Backward leaves what the parameters' gradients are made of to `weights`.
+Backward leaves the sums for the parameters' gradients to `weights`.
 """
 
 from __future__ import annotations
