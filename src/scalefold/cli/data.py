@@ -236,7 +236,7 @@ def inspect(
     from scalefold.raw.entry_table import describe_entry
     from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
     from scalefold.search.a3m import query_of
-    from scalefold.search.given import ENDINGS, read_given
+    from scalefold.search.given_alignments import ENDINGS, read_given
     from scalefold.shards import inspect as inspection
 
     check_there(path, "shard folder, shard file, structure or alignment")
