@@ -97,7 +97,7 @@ def _structures(source: Path, out: Path) -> None:
     )
     if made.rejected:
         reasons = [f"{one.chain_key}: {one.reason}" for one in made.rejected]
-        typer.echo(f"passed over, {len(reasons):,}:{listed(reasons)}", err=True)
+        typer.echo(f"skipped, {len(reasons):,}:{listed(reasons)}", err=True)
 
 
 def _databases(source: Path, out: Path) -> None:
