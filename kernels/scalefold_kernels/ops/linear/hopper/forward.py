@@ -27,7 +27,7 @@ from scalefold_kernels.tma import padded, tiles_of
 Cta = namedtuple(
     "Cta",
     "out_desc bias key layer threshold scale key_stride h x weight_desc weight weight_full "
-    "mask_smem order C SHARED BLOCK_K BLOCK_C COLUMN_BLOCKS X_STAGES",
+    "mask_smem order C SHARED BLOCK_C COLUMN_BLOCKS",
 )
 
 
@@ -89,20 +89,15 @@ def compute(w, cta):
             hashes = mix(mix(mix(state, tile), gl.to_tensor(0)), flat)
             of_line = gl.where(kept(hashes, cta.threshold), cta.scale, 0.0)
             update *= gl.convert_layout(of_line, gl.SliceLayout(0, OUT))[None, :]
-        if cta.X_STAGES > 1:
-            # The tile before has left: its place may be filled.
-            tma.store_wait(0)
-            if n > 0:
-                mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, n - 1, w)))
-        place = ring.wait_full(cta.x, n, w)
-        x_tile = cta.x.slots.index(place)
+        # The tile before has left: its place may be filled.
+        tma.store_wait(0)
+        if n > 0:
+            mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, n - 1, w)))
+        x_tile = cta.x.slots.index(ring.wait_full(cta.x, n, w))
         x_tile.store((widen(x_tile.load(OUT)) + update).to(x_tile.dtype))
         fence_async_shared()
         at = [parts.line_of(cta, sample, tile), first, column]
         async_store(cta.out_desc, at, smem.as_described(x_tile, cta.out_desc))
-        if cta.X_STAGES == 1:
-            tma.store_wait(0)
-            mbarrier.arrive(cta.x.empty.index(place))
         n += 1
     tma.store_wait(0)
 
@@ -127,7 +122,7 @@ def residual_linear_forward_hopper_kernel(
     two_groups(Cta(
         out_desc, bias, key, gl.to_tensor(layer), gl.to_tensor(threshold), gl.to_tensor(scale),
         gl.to_tensor(key_stride), h, x, weight_desc, smem.tile(weight_desc), smem.barrier(),
-        mask_smem, parts.tensors(order), C, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, X_STAGES,
+        mask_smem, parts.tensors(order), C, SHARED, BLOCK_C, COLUMN_BLOCKS,
     ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from scalefold_kernels.tma import num_ctas, tiles_of
 Cta = namedtuple(
     "Cta",
     "norm_weight norm_bias up_bias down_bias out_desc normed_desc stats x up down turns num_rows "
-    "num_tiles C H EPS BLOCK_C BLOCK_H PLACES KEEP",
+    "num_tiles C H EPS BLOCK_C BLOCK_H KEEP",
 )
 
 
@@ -102,14 +102,12 @@ def compute(w: gl.constexpr, cta):
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = (2 * tile + w) * ROWS
         number = 2 * n + w
-        place = ring.wait_full(cta.x, number)
-        x_tile = cta.x.slots.index(place)
+        x_tile = cta.x.slots.index(ring.wait_full(cta.x, number))
         x = x_tile.load(OUT)
-        if cta.PLACES > 2:
-            if n > 0:
-                # Wait until this group's previous result, two numbers ago, has left.
-                tma.store_wait(0)
-                mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, number - 2)))
+        if n > 0:
+            # Wait until this group's previous result, two numbers ago, has left.
+            tma.store_wait(0)
+            mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, number - 2)))
         mean, rstd = normalise(x_tile, cta.norm_weight, cta.norm_bias, cta.C, cta.BLOCK_C, cta.EPS)
         fence_async_shared()
         if cta.KEEP:
@@ -152,9 +150,6 @@ def compute(w: gl.constexpr, cta):
         x_tile.store((out + out_bias[None, :]).to(dtype))
         fence_async_shared()
         async_store(cta.out_desc, [row, 0], x_tile)
-        if cta.PLACES == 2:
-            tma.store_wait(0)
-            mbarrier.arrive(cta.x.empty.index(place))
         n += 1
     tma.store_wait(0)
 
@@ -179,7 +174,7 @@ def forward_kernel(
     two_groups(Cta(
         norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats, x, up, down,
         turns, gl.to_tensor(num_rows), gl.to_tensor(num_tiles),
-        C, H, EPS, BLOCK_C, BLOCK_H, PLACES, KEEP,
+        C, H, EPS, BLOCK_C, BLOCK_H, KEEP,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
