@@ -62,7 +62,6 @@ def load_block(place, row, first, cta):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     if cta.HAS_BIAS:
         mbarrier.expect(cta.bias_full, cta.NUM_BLOCKS * smem.tile_bytes(cta.bias_desc))
         for n in range(cta.NUM_BLOCKS):
@@ -125,7 +124,6 @@ def differentiate_block(grad_k, grad_v, k, v, i, j, alike, unit, cta):
 
 @gluon.jit
 def compute(cta):
-    """The warp group."""
     dtype: gl.constexpr = cta.q.desc.dtype
     OUT: gl.constexpr = mma_layout(cta.C)
     own = cta.first_k + gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
@@ -233,7 +231,6 @@ def launch(
 
 
 def constants(call: Call) -> dict[str, int]:
-    """The tile, and what follows from it."""
     sizes = call.tile("attention_backward_keys_hopper", "sm_90")
     blocks = triton.cdiv(call.num_queries, sizes["BLOCK_Q"])
     sizes |= {

@@ -355,7 +355,6 @@ def new_waiting(call: Call) -> Tensor:
 
 
 def constants(call: Call, first_key: int = 0) -> dict[str, int]:
-    """The tile, and what follows from it."""
     sizes = call.tile("attention_backward_queries_hopper", "sm_90")
     own, block, pass_keys = call.num_keys - first_key, sizes["BLOCK_K"], sizes.pop("PASS_K")
     passes = 1 if call.bias is None else triton.cdiv(own, pass_keys)

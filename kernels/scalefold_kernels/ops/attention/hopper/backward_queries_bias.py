@@ -83,7 +83,6 @@ def load_queries(i, cta):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     mbarrier.expect(cta.bias_full, 2 * smem.tile_bytes(cta.bias_desc))
     for w in gl.static_range(2):
         tile = cta.bias_smem.index(w)

@@ -182,7 +182,6 @@ def load_rows(pass_index, cta):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     if cta.HAS_BIAS:
         mbarrier.expect(cta.bias_full, cta.GROUPS * cta.NUM_BLOCKS * smem.tile_bytes(cta.bias_desc))
         for w in gl.static_range(cta.GROUPS):
@@ -267,7 +266,6 @@ def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
 
 @gluon.jit
 def compute(cta, w: gl.constexpr):
-    """Warp group ``w``."""
     if cta.HAS_BIAS:
         mbarrier.wait(cta.bias_full, 0)
     held = attend_to_rows(0, cta, w, False)
@@ -361,7 +359,6 @@ def launch(call: Call, kept: Kept) -> None:
 
 
 def constants(call: Call) -> dict[str, int]:
-    """The tile, and what follows from it."""
     sizes = call.tile("attention_forward_hopper", "sm_90")
     block = sizes["BLOCK_K"]
     blocks = triton.cdiv(call.num_keys, block)

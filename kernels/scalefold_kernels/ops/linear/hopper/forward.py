@@ -40,7 +40,6 @@ def start_of(w, cta):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_C
     smem.load(cta.weight_desc, [column, 0], cta.weight_full, cta.weight)
     sample0, first0, tile0 = start_of(0, cta)
@@ -61,7 +60,6 @@ def load(cta):
 
 @gluon.jit
 def compute(w, cta):
-    """Warp group ``w``."""
     OUT: gl.constexpr = mma_layout(cta.BLOCK_C)
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     sample, first, first_tile = start_of(w, cta)
@@ -127,7 +125,6 @@ def residual_linear_forward_hopper_kernel(
 
 
 def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> Tensor:
-    """The sum of ``x`` and the update; all tensors are contiguous."""
     out = torch.empty_like(x)
     channels, inputs = weight.shape
     sizes = call.tile("residual_linear_forward_hopper", "sm_90")

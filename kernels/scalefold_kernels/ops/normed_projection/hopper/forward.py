@@ -40,7 +40,6 @@ def few_block(few):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
@@ -89,7 +88,6 @@ def normalised(tile, first, cta, L: gl.constexpr):
 
 @gluon.jit
 def compute(w, cta):
-    """Warp group ``w``."""
     OUT: gl.constexpr = mma_layout(cta.BLOCK_P)
     FEW: gl.constexpr = mma_layout(cta.BLOCK_S)
     L: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
@@ -180,7 +178,6 @@ def projection_forward_hopper_kernel(
 
 
 def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: Tensor) -> None:
-    """Fill ``out``, ``few`` and the statistics."""
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
     launch = rows.tile("projection_forward_hopper", "sm_90", P=sizes.outputs, S=sizes.few)
     width, block = padded(sizes.channels), launch["BLOCK_P"]

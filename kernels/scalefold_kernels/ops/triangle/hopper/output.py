@@ -37,7 +37,6 @@ Cta = namedtuple(
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     turn = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         first = tile * TILE
@@ -54,7 +53,6 @@ def load(cta):
 
 @gluon.jit
 def compute(cta):
-    """The warp group."""
     S: gl.constexpr = mma_layout(cta.C)
     H: gl.constexpr = mma_layout(64)
     A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
@@ -117,7 +115,6 @@ def output_forward_kernel(
 def output_forward(
     sizes: Sizes, given: OutputArguments, z: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Updated z; mean and reciprocal deviation of each position's product."""
     product, gate, weights, dropout = given
     out = torch.empty_like(z)
     mean, reciprocal = new_statistics(z[..., 0])

@@ -44,7 +44,6 @@ Cta = namedtuple(
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     HALVES: gl.constexpr = cta.C // 64
     bytes: gl.constexpr = smem.tile_bytes(cta.product.desc) + HALVES * smem.tile_bytes(
         cta.gate_desc, cta.d_out_desc
@@ -235,7 +234,6 @@ def output_backward_kernel(
 def output_backward(
     sizes: Sizes, given: OutputArguments, statistics: Sequence[Tensor], d_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of product and gate; of the parameters, one after the other in one vector."""
     product, gate, weights, dropout = given
     d_product, d_gate = torch.empty_like(product), torch.empty_like(gate)
     ctas, channels = parts.num_ctas(sizes, gate), sizes.pair

@@ -136,7 +136,6 @@ def projection_forward_kernel(
 def projection_forward(
     sizes: Sizes, z: Tensor, mask: Tensor, weights: ProjectionWeights
 ) -> Projected:
-    """Operands, gate, and the statistics of each position."""
     found = Projected.empty(z, sizes.hidden)
     projection_forward_kernel[(parts.num_ctas(sizes, z),)](
         parts.row_tiles(z), *(parts.weight_tiles(w) for w in weights.matrices),
