@@ -18,7 +18,6 @@ from torch import Tensor
 
 from scalefold_kernels import dot
 from scalefold_kernels.checks import check_batch
-from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import tile_for
@@ -59,7 +58,7 @@ class Parameters(NamedTuple):
 def forward_kernel(
     m_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, weight_a_ptr, weight_b_ptr, bias_a_ptr,
     bias_b_ptr, out_ptr, size_s, size_n, size_c, strides, mask_strides,
-    M: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_S: tl.constexpr,
+    M: tl.constexpr, PRECISION: tl.constexpr, BLOCK_S: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """``out[0,n,c,s] = mask[s,n] (layer_norm(m[s,n]) @ weight_a.T + bias_a)[c]``; 1: b likewise.
@@ -73,7 +72,7 @@ def forward_kernel(
     at = m_ptr + sample * strides[0] + n * strides[2] + s[:, None] * strides[1]
     inside = inside_s[:, None] & inside_m[None, :]
     x = tl.load(at + column[None, :] * strides[3], mask=inside, other=0.0)
-    x_hat, _, _ = standardise(x.to(tl.float32), inside_m, M, EPS, BLOCK_M)
+    x_hat, _, _ = standardise(x.to(tl.float32), inside_m, M, BLOCK_M)
     scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
     shift = tl.load(norm_bias_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
     normed = (x_hat * scale[None, :] + shift[None, :]).to(x.dtype)
@@ -145,7 +144,7 @@ def place(block, size_s, size_n, BLOCK_S: tl.constexpr):
 def backward_kernel(
     grad_ptr, m_ptr, mask_ptr, norm_weight_ptr, weight_a_ptr, weight_b_ptr, through_ptr, grad_m_ptr,
     partial_ptr, sizes, strides, mask_strides,
-    M: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr, CTAS: tl.constexpr,
+    M: tl.constexpr, PRECISION: tl.constexpr, CTAS: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """Gradient of m, ``through`` (its gradient from elsewhere, contiguous) added; partial sums.
@@ -174,7 +173,7 @@ def backward_kernel(
             M, BLOCK_S, BLOCK_C, BLOCK_M,
         )  # fmt: skip
         grad *= mask[None, :]
-        x_hat, _, rstd = standardise(x.to(tl.float32), inside_m, M, EPS, BLOCK_M)
+        x_hat, _, rstd = standardise(x.to(tl.float32), inside_m, M, BLOCK_M)
         x_hat = x_hat.to(x.dtype)  # half the registers until the end
         sums = tl.dot(grad, x_hat, sums, input_precision=PRECISION)
         grad_sums += tl.sum(grad.to(tl.float32), 1)
@@ -255,7 +254,7 @@ def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS:
     forward_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
         m_BSNM, mask_BSN, norm_weight, norm_bias, weight_a, weight_b, bias_a, bias_b, out_2BNCS,
         num_seq, num_res, len(weight_a), m_BSNM.stride(), mask_BSN.stride(),
-        EPS=EPS, **sizes, **launch,
+        **sizes, **launch,
     )  # fmt: skip
 
 
@@ -279,7 +278,7 @@ def backward(
     backward_kernel[(ctas,)](
         grad_2BNCS, m_BSNM, mask_BSN, norm_weight, weight_a, weight_b, through, grad_m, partial,
         (batch, num_seq, num_res, hidden), m_BSNM.stride(), mask_BSN.stride(),
-        EPS=EPS, CTAS=ctas, **sizes, **launch,
+        CTAS=ctas, **sizes, **launch,
     )  # fmt: skip
     columns = 16
     sums = sum_rows(partial, torch.float32)

@@ -85,7 +85,7 @@ def global_attention_values_kernel(
     grad_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, value_weight_ptr, gate_weight_ptr,
     gate_bias_ptr, out_weight_ptr, result_ptr, attended_ptr, grad_attended_ptr, sums_ptr,
     grad_b, grad_s, grad_n, x_b, x_s, x_n, num_rows,
-    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_A: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -113,7 +113,7 @@ def global_attention_values_kernel(
     for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
         rows = start + block
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, EPS, BLOCK_C)[0].to(kind)
+        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(kind)
         gate = gates(x_hat, gate_weight, gate_bias, PRECISION)
         grad = load_rows(grad_ptr, grad_s, rows, num_rows, c, C)
         products = tl.dot(grad.T, gate.to(kind), products, input_precision=PRECISION)
@@ -148,7 +148,7 @@ def global_attention_query_kernel(
     mean_ptr, query_ptr, softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr,
     grad_mean_ptr, sums_ptr,
     x_b, x_s, x_n, mask_b, mask_s, mask_n, num_rows, scale,
-    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_A: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -176,7 +176,7 @@ def global_attention_query_kernel(
         kept = load_kept(mask_ptr, mask_s, rows, num_rows)
         count += kept
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, EPS, BLOCK_C)[0].to(kind)
+        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(kind)
         _, grad_logit = softmax_again(
             x_hat, along, towards, kept, rows, num_rows, highest, weights, delta, PRECISION
         )
@@ -215,7 +215,7 @@ def global_attention_rows_kernel(
     out_weight_ptr, result_ptr, softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr,
     grad_mean_ptr, grad_x_ptr, sums_ptr,
     grad_b, grad_s, grad_n, x_b, x_s, x_n, mask_b, mask_s, mask_n, out_b, out_s, out_n, num_rows,
-    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -248,7 +248,7 @@ def global_attention_rows_kernel(
         kept = load_kept(mask_ptr, mask_s, rows, num_rows)
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
         grad = load_rows(grad_ptr, grad_s, rows, num_rows, c, C)
-        x_hat, _, rstd = standardise(x, c < C, C, EPS, BLOCK_C)
+        x_hat, _, rstd = standardise(x, c < C, C, BLOCK_C)
         x_hat = x_hat.to(kind)
         gate = gates(x_hat, gate_weight, gate_bias, PRECISION)
         grad_gate = tl.dot(grad, out_weight, input_precision=PRECISION)

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from scalefold_kernels.dot import SMALL, block, precision
 from scalefold_kernels.ops.global_attention.op import Parameters
-from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.triton import standardise
 from scalefold_kernels.tiles import tile_for
 
@@ -132,7 +131,6 @@ def constants(kernel: str, x: Tensor, parameters: Parameters) -> dict[str, int |
         "C": channels,
         "D": every,
         "A": head,
-        "EPS": EPS,
         "PRECISION": precision(x.dtype),
         "BLOCK_C": block(channels),
         "BLOCK_D": block(every),
@@ -152,7 +150,7 @@ def global_attention_forward_kernel(
     value_weight_ptr, gate_weight_ptr, gate_bias_ptr, out_weight_ptr, out_bias_ptr,
     out_ptr, mean_ptr, query_ptr, result_ptr, softmax_ptr, direction_ptr, attended_ptr,
     x_b, x_s, x_n, mask_b, mask_s, mask_n, out_b, out_s, out_n, num_rows, scale,
-    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -179,7 +177,7 @@ def global_attention_forward_kernel(
         rows = start + block
         kept = load_kept(mask_ptr, mask_s, rows, num_rows)
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        total += standardise(x, c < C, C, EPS, BLOCK_C)[0] * kept[:, None]
+        total += standardise(x, c < C, C, BLOCK_C)[0] * kept[:, None]
         count += kept
     number = tl.sum(count, 0)
     mean = tl.sum(total, 0) / (number + MEAN_EPS)
@@ -200,7 +198,7 @@ def global_attention_forward_kernel(
         rows = start + block
         kept = load_kept(mask_ptr, mask_s, rows, num_rows)
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, EPS, BLOCK_C)[0].to(kind)
+        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(kind)
         logit = tl.dot(x_hat, along.T, input_precision=PRECISION)
         logit = with_mask(logit, kept, rows, num_rows)
         higher = tl.maximum(highest, tl.max(logit, 0))
@@ -232,7 +230,7 @@ def global_attention_forward_kernel(
     for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
         rows = start + block
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, EPS, BLOCK_C)[0].to(kind)
+        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(kind)
         gate = gates(x_hat, gate_weight, gate_bias, PRECISION)
         out = tl.dot(gate.to(kind), out_weight.T, input_precision=PRECISION)
         out += x + out_bias[None, :]

@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
-from scalefold_kernels.ops.norm.op import EPS
+from scalefold_kernels.ops.norm.triton import EPS
 from scalefold_kernels.ops.transition.hopper.parts import load_bias, relu, width_of
 from scalefold_kernels.ops.transition.op import Kept, Parameters, tile_of
 from scalefold_kernels.tma import num_ctas, tiles_of
@@ -25,7 +25,7 @@ from scalefold_kernels.tma import num_ctas, tiles_of
 Cta = namedtuple(
     "Cta",
     "norm_weight norm_bias up_bias down_bias out_desc normed_desc stats x up down turns num_rows "
-    "num_tiles C H EPS BLOCK_C BLOCK_H KEEP",
+    "num_tiles C H BLOCK_C BLOCK_H KEEP",
 )
 
 
@@ -50,7 +50,7 @@ def part_width(columns):
 
 
 @gluon.jit
-def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: gl.constexpr):
+def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr):
     """Normalise a tile's rows in place; returns their mean and 1 / standard deviation.
 
     The tile is 0 beyond C.
@@ -106,7 +106,7 @@ def compute(w: gl.constexpr, cta):
             # Wait until this group's previous result, two numbers ago, has left.
             tma.store_wait(0)
             mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, number - 2)))
-        mean, rstd = normalise(x_tile, cta.norm_weight, cta.norm_bias, cta.C, cta.BLOCK_C, cta.EPS)
+        mean, rstd = normalise(x_tile, cta.norm_weight, cta.norm_bias, cta.C, cta.BLOCK_C)
         fence_async_shared()
         if cta.KEEP:
             async_store(cta.normed_desc, [row, 0], x_tile)
@@ -155,7 +155,7 @@ def compute(w: gl.constexpr, cta):
 @gluon.jit
 def forward_kernel(
     x_desc, up_desc, down_desc, out_desc, normed_desc, norm_weight, norm_bias, up_bias, down_bias,
-    stats, num_rows, num_tiles, C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
+    stats, num_rows, num_tiles, C: gl.constexpr, H: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr, KEEP: gl.constexpr,
 ):  # fmt: skip
@@ -172,7 +172,7 @@ def forward_kernel(
     two_groups(Cta(
         norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats, x, up, down,
         turns, gl.to_tensor(num_rows), gl.to_tensor(num_tiles),
-        C, H, EPS, BLOCK_C, BLOCK_H, KEEP,
+        C, H, BLOCK_C, BLOCK_H, KEEP,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
@@ -189,5 +189,5 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
         tiles_of(x_RC, ROWS.value, width), tiles_of(up, block, width), tiles_of(down, width, block),
         tiles_of(out_RC, ROWS.value, width), tiles_of(normed, ROWS.value, width), norm_weight,
         norm_bias, up_bias, down_bias, stats, num_rows, num_tiles,
-        C=channels, H=num_hidden, EPS=EPS, BLOCK_C=width, KEEP=kept is not None, **sizes,
+        C=channels, H=num_hidden, BLOCK_C=width, KEEP=kept is not None, **sizes,
     )  # fmt: skip

@@ -18,7 +18,6 @@ from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.gluon import mma_layout, one_group, widen, zeros
-from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.triangle.arguments import OutputArguments, Sizes, new_statistics
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
@@ -31,7 +30,7 @@ PRODUCT, GATE, Z = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
 Cta = namedtuple(
     "Cta",
     "weight_desc product_desc gate_desc z_desc out_desc norm_weight norm_bias bias dropped mean "
-    "reciprocal weight product gate z weight_full full empty P ROWS COLUMNS num_tiles eps SHARED C",
+    "reciprocal weight product gate z weight_full full empty P ROWS COLUMNS num_tiles SHARED C",
 )
 
 
@@ -97,7 +96,7 @@ def compute(cta):
 @gluon.jit(do_not_specialize=["layer", "num_tiles"])
 def output_forward_kernel(
     product_desc, gate_desc, z_desc, weight_desc, out_desc, norm_weight, norm_bias, bias,
-    key, layer, threshold, factor, mean, reciprocal, P, ROWS, COLUMNS, num_tiles, eps,
+    key, layer, threshold, factor, mean, reciprocal, P, ROWS, COLUMNS, num_tiles,
     SHARED: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """Result (P, Z), statistics (P,)."""
@@ -108,7 +107,7 @@ def output_forward_kernel(
         dropped, mean, reciprocal, smem.tiles(weight_desc, halves), smem.tile(product_desc),
         smem.tiles(gate_desc, halves), smem.tiles(z_desc, halves), smem.barrier(),
         smem.barriers(3, 1), smem.barriers(3, 1), gl.to_tensor(P), gl.to_tensor(ROWS),
-        gl.to_tensor(COLUMNS), gl.to_tensor(num_tiles), eps, SHARED, C,
+        gl.to_tensor(COLUMNS), gl.to_tensor(num_tiles), SHARED, C,
     ), compute, load, LOADER_REGISTERS)  # fmt: skip
 
 
@@ -123,7 +122,7 @@ def output_forward(
         parts.column_tiles(product, sizes.hidden), *(parts.row_tiles(x, 64) for x in (gate, z)),
         parts.weight_tiles(weights.matrix), parts.row_tiles(out, 64),
         weights.scale, weights.shift, weights.bias, *drawing(dropout),
-        mean, reciprocal, sizes.positions, *z.shape[1:3], num_tiles, EPS,
+        mean, reciprocal, sizes.positions, *z.shape[1:3], num_tiles,
         SHARED=None if dropout is None else dropout.shared, C=sizes.pair, maxnreg=registers,
     )  # fmt: skip
     return out, mean, reciprocal

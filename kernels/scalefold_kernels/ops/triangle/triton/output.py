@@ -15,7 +15,6 @@ from torch import Tensor
 from scalefold_kernels.dot import block
 from scalefold_kernels.dropout.kernel import dropout_factor, hash_of
 from scalefold_kernels.dropout.mask import drawing
-from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
     Sizes,
@@ -47,7 +46,7 @@ def factor_of(
 @triton.jit(do_not_specialize=["layer"])
 def output_forward_kernel(
     z, product, gate, norm_weight, norm_bias, weight, bias,
-    key, layer, threshold, factor, out, mean, reciprocal, P, ROWS, COLUMNS, eps,
+    key, layer, threshold, factor, out, mean, reciprocal, P, ROWS, COLUMNS,
     SHARED: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
@@ -58,7 +57,7 @@ def output_forward_kernel(
     inside = (position[:, None] < P) & (channel < C)
     offset = channel.to(tl.int64) * P + position[:, None]
     x = tl.load(product + offset, mask=inside, other=0.0).to(tl.float32)
-    standard, mean_P, reciprocal_P = standardise(x, C, BLOCK_C, eps)
+    standard, mean_P, reciprocal_P = standardise(x, C, BLOCK_C)
     tl.store(mean + position, mean_P, mask=position < P)
     tl.store(reciprocal + position, reciprocal_P, mask=position < P)
     normed = standard * vector(norm_weight, 0, C, BLOCK_C)[None, :]
@@ -140,7 +139,7 @@ def output_forward(
     blocks = sizes.tile("output_forward", BLOCK_Z=sizes.pair)
     output_forward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
         z, product, gate, *weights, *drawing(dropout), out, mean, reciprocal, sizes.positions,
-        *z.shape[1:3], EPS,
+        *z.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
         **sizes.constants(), **blocks,
     )  # fmt: skip

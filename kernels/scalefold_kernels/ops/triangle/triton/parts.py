@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from scalefold_kernels.dot import ON_AMD
+from scalefold_kernels.ops.norm.triton import EPS
 
 NO_ASSEMBLY = tl.constexpr(ON_AMD or triton.knobs.runtime.interpret)
 """Where NVIDIA's instructions are unknown."""
@@ -51,13 +52,13 @@ def vector(pointer, first, SIZE, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def standardise(x, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, eps):
+def standardise(x, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
     """Rows of zero mean and unit variance, zeros in the padding; mean; reciprocal deviation."""
     mean = tl.sum(x, 1) / CHANNELS
     centred = x - mean[:, None]
     if CHANNELS != BLOCK:
         centred = tl.where(tl.arange(0, BLOCK)[None, :] < CHANNELS, centred, 0.0)
-    reciprocal = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / CHANNELS + eps)
+    reciprocal = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / CHANNELS + EPS)
     return centred * reciprocal[:, None], mean, reciprocal
 
 

@@ -11,7 +11,6 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.dot import block
-from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.triangle.arguments import (
     Projected,
     ProjectionGradients,
@@ -35,7 +34,7 @@ def projection_forward_kernel(
     a_weight, a_bias, a_gate_weight, a_gate_bias,
     b_weight, b_bias, b_gate_weight, b_gate_bias,
     gate_weight, gate_bias,
-    a, b, gate, mean, reciprocal, P, eps,
+    a, b, gate, mean, reciprocal, P,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -45,7 +44,7 @@ def projection_forward_kernel(
     row = position.to(tl.int64)[:, None] * Z
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
-    standard, mean_P, reciprocal_P = standardise(x, Z, BLOCK_Z, eps)
+    standard, mean_P, reciprocal_P = standardise(x, Z, BLOCK_Z)
     tl.store(mean + position, mean_P, mask=position < P)
     tl.store(reciprocal + position, reciprocal_P, mask=position < P)
     normed = standard * vector(norm_weight, 0, Z, BLOCK_Z)[None, :]
@@ -149,7 +148,7 @@ def projection_forward(
     found = Projected.empty(z, sizes.hidden)
     blocks = sizes.tile("projection_forward", BLOCK_C=min(sizes.hidden, sizes.pair))
     projection_forward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        z, mask, *weights, *found, sizes.positions, EPS,
+        z, mask, *weights, *found, sizes.positions,
         BLOCK_Z=block(sizes.pair), **sizes.constants(), **blocks,
     )  # fmt: skip
     return found
