@@ -22,7 +22,6 @@ from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import mma_layout, one_group, zeros
 from scalefold_kernels.ops.attention.arguments import Call, transposed
 from scalefold_kernels.ops.attention.hopper import launches, parts
-from scalefold_kernels.tma import padded
 
 Cta = namedtuple(
     "Cta",
@@ -232,12 +231,7 @@ def launch(
 
 def constants(call: Call) -> dict[str, int]:
     sizes = call.tile("attention_backward_keys_hopper", "sm_90")
-    blocks = triton.cdiv(call.num_queries, sizes["BLOCK_Q"])
-    sizes |= {
-        "NUM_BLOCKS": blocks,
-        "PLACES": launches.places(sizes["PLACES"], blocks),
-        "C": padded(call.channels),
-    }
+    sizes = launches.in_blocks(call, sizes, triton.cdiv(call.num_queries, sizes["BLOCK_Q"]))
     # The next row's keys may be on their way unless that costs a CTA.
     sides = max(2, 1, key=lambda n: ctas_an_sm(call, {**sizes, "SIDES": n}))
     return sizes | {"SIDES": sides}

@@ -358,15 +358,8 @@ def constants(call: Call, first_key: int = 0) -> dict[str, int]:
     sizes = call.tile("attention_backward_queries_hopper", "sm_90")
     own, block, pass_keys = call.num_keys - first_key, sizes["BLOCK_K"], sizes.pop("PASS_K")
     passes = 1 if call.bias is None else triton.cdiv(own, pass_keys)
-    blocks = triton.cdiv(own, block * passes)
-    return sizes | {
-        "PASSES": passes,
-        "FIRST_K": first_key,
-        "NUM_BLOCKS": blocks,
-        "PLACES": launches.places(sizes["PLACES"], blocks),
-        "KEYS": launches.key_slots(call, block),
-        "C": padded(call.channels),
-    }
+    sizes |= {"PASSES": passes, "FIRST_K": first_key, "KEYS": launches.key_slots(call, block)}
+    return launches.in_blocks(call, sizes, triton.cdiv(own, block * passes))
 
 
 def ctas_an_sm(call: Call, sizes: dict[str, int]) -> int:

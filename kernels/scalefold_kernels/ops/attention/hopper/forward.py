@@ -23,7 +23,6 @@ from scalefold_kernels.gluon import mma_layout, opaque_zero, widen, zeros
 from scalefold_kernels.ops.attention.arguments import Call, Kept, transposed
 from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.ops.attention.rest import OF_BFLOAT16, byte_of_rest
-from scalefold_kernels.tma import padded
 
 LOWEST = gl.constexpr(2.0**-100)
 HIGHEST = gl.constexpr(2.0**100)
@@ -361,13 +360,8 @@ def launch(call: Call, kept: Kept) -> None:
 def constants(call: Call) -> dict[str, int]:
     sizes = call.tile("attention_forward_hopper", "sm_90")
     block = sizes["BLOCK_K"]
-    blocks = triton.cdiv(call.num_keys, block)
-    return sizes | {
-        "NUM_BLOCKS": blocks,
-        "PLACES": launches.places(sizes["PLACES"], blocks),
-        "KEYS": launches.key_slots(call, block),
-        "C": padded(call.channels),
-    }
+    sizes["KEYS"] = launches.key_slots(call, block)
+    return launches.in_blocks(call, sizes, triton.cdiv(call.num_keys, block))
 
 
 def ctas_an_sm(call: Call, sizes: dict[str, int]) -> int:

@@ -217,7 +217,7 @@ def store_mask(row_mask, num_keys, unmasked, mask_smem):
 def block_place(blocks, i, j, NUM_BLOCKS: gl.constexpr):
     """Place of block ``j`` of the ``i``-th row in a ring, and how often it was filled before.
 
-    Places divide NUM_BLOCKS (`launch.places`): a block has the same one in every row.
+    Places divide NUM_BLOCKS (`launches.in_blocks`): a block has the same one in every row.
     """
     PLACES: gl.constexpr = blocks.full.shape[0]
     return j % PLACES, i * (NUM_BLOCKS // PLACES) + j // PLACES
