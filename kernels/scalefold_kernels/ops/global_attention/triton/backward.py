@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.dot import SMALL, block
+from scalefold_kernels.loads import load_matrix, load_vector
 from scalefold_kernels.ops.global_attention.op import Parameters
 from scalefold_kernels.ops.global_attention.triton.forward import (
     MEAN_EPS,
@@ -25,10 +26,8 @@ from scalefold_kernels.ops.global_attention.triton.forward import (
     grid_of,
     head_scale,
     load_kept,
-    load_matrix,
     load_rows,
     load_softmax,
-    load_vector,
     store_rows,
     strides,
     with_mask,
@@ -126,10 +125,10 @@ def global_attention_values_kernel(
     at, inside = c[:, None] * D + d[None, :], (c < C)[:, None] & (d < D)[None, :]
     tl.store(out_sums + at, products * result[None, :], mask=inside)
     tl.store(out_sums + C * D + c, grad_out_bias, mask=c < C)
-    out_weight = load_matrix(out_weight_ptr, c, d, c < C, D)
+    out_weight = load_matrix(out_weight_ptr, c, d, c < C, D).to(tl.float32)
     grad_result = by_head(tl.sum(out_weight * products, 0), member)
 
-    value_weight = load_matrix(value_weight_ptr, d % A, c, d < D, C)
+    value_weight = load_matrix(value_weight_ptr, d % A, c, d < D, C).to(tl.float32)
     grad_rows = tl.dot(grad_result, value_weight, input_precision=SMALL)
     at, inside = h[:, None] * C + c[None, :], (h < H)[:, None] & (c < C)[None, :]
     place = column * H * C + at
@@ -190,7 +189,7 @@ def global_attention_query_kernel(
     at, inside = a[:, None] * C + c[None, :], (a < A)[:, None] & (c < C)[None, :]
     of_key = shared(query, grad_direction, a, d, A)
     tl.store(sums_ptr + 2 * C + D * C + at, of_key, mask=inside)
-    key_weight = load_matrix(key_weight_ptr, d % A, c, d < D, C)
+    key_weight = load_matrix(key_weight_ptr, d % A, c, d < D, C).to(tl.float32)
     grad_query = tl.dot(grad_direction, key_weight.T, input_precision=SMALL)
     grad_query = tl.sum(tl.where(member, grad_query, 0.0), 0) * scale
 
@@ -200,7 +199,7 @@ def global_attention_query_kernel(
     row = mean * norm_weight + load_vector(norm_bias_ptr, c, C) * share
     at, inside = d[:, None] * C + c[None, :], (d < D)[:, None] & (c < C)[None, :]
     tl.store(sums_ptr + 2 * C + at, grad_query[:, None] * row[None, :], mask=inside)
-    query_weight = load_matrix(query_weight_ptr, d, c, d < D, C)
+    query_weight = load_matrix(query_weight_ptr, d, c, d < D, C).to(tl.float32)
     grad_row = tl.sum(query_weight * grad_query[:, None], 0)
     tl.store(sums_ptr + c, norm_weight_sum + grad_row * mean, mask=c < C)
     norm_bias_sum = load_vector(sums_ptr + C, c, C) + grad_row * share
@@ -235,7 +234,7 @@ def global_attention_rows_kernel(
         gate_weight_ptr, gate_bias_ptr, norm_weight, norm_bias, c, d, C, D, kind
     )
     result = load_vector(result_ptr + column * D, d, D)
-    out_weight = load_matrix(out_weight_ptr, c, d, c < C, D) * result[None, :]
+    out_weight = load_matrix(out_weight_ptr, c, d, c < C, D).to(tl.float32) * result[None, :]
     out_weight = out_weight.to(kind)
     along, towards, highest, weights, delta = load_heads(
         softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr, norm_weight, column, h, c,
@@ -271,7 +270,7 @@ def global_attention_rows_kernel(
 
     sums_ptr = sums_of(sums_ptr, column, C, D, A)
     gate_sums = sums_ptr + 2 * C + D * C + 2 * A * C
-    gate_weight = load_matrix(gate_weight_ptr, d, c, d < D, C)
+    gate_weight = load_matrix(gate_weight_ptr, d, c, d < D, C).to(tl.float32)
     norm_weight_sum = load_vector(sums_ptr, c, C) + tl.sum(gate_weight * of_gate, 0)
     norm_bias_sum = tl.sum(gate_weight * of_gate_bias[:, None], 0)
     norm_bias_sum += load_vector(sums_ptr + C, c, C)

@@ -15,18 +15,13 @@ from torch import Tensor
 from scalefold_kernels.dot import block
 from scalefold_kernels.dropout.kernel import dropout_factor, hash_of
 from scalefold_kernels.dropout.mask import drawing
+from scalefold_kernels.loads import load_matrix, load_vector
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
     Sizes,
     new_statistics,
 )
-from scalefold_kernels.ops.triangle.triton.parts import (
-    matrix,
-    norm_gradient,
-    sigmoid,
-    standardise,
-    vector,
-)
+from scalefold_kernels.ops.triangle.triton.parts import norm_gradient, sigmoid, standardise
 from scalefold_kernels.ops.triangle.triton.weights import output_gradients
 
 
@@ -53,22 +48,22 @@ def output_forward_kernel(
 ):  # fmt: skip
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = position.to(tl.int64)[:, None] * Z
-    channel = tl.arange(0, BLOCK_C)[None, :]
-    inside = (position[:, None] < P) & (channel < C)
-    offset = channel.to(tl.int64) * P + position[:, None]
+    channel = tl.arange(0, BLOCK_C)
+    inside = (position[:, None] < P) & (channel < C)[None, :]
+    offset = channel[None, :].to(tl.int64) * P + position[:, None]
     x = tl.load(product + offset, mask=inside, other=0.0).to(tl.float32)
     standard, mean_P, reciprocal_P = standardise(x, C, BLOCK_C)
     tl.store(mean + position, mean_P, mask=position < P)
     tl.store(reciprocal + position, reciprocal_P, mask=position < P)
-    normed = standard * vector(norm_weight, 0, C, BLOCK_C)[None, :]
-    normed = (normed + vector(norm_bias, 0, C, BLOCK_C)[None, :]).to(product.dtype.element_ty)
+    normed = standard * load_vector(norm_weight, channel, C)[None, :]
+    normed = (normed + load_vector(norm_bias, channel, C)[None, :]).to(product.dtype.element_ty)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
         inside_PZ = (position[:, None] < P) & (column[None, :] < Z)
         logit = tl.load(gate + row + column[None, :], mask=inside_PZ, other=0.0)
-        w = matrix(weight, first, Z, C, BLOCK_Z, BLOCK_C)
+        w = load_matrix(weight, column, channel, column < Z, C)
         value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
-        value += vector(bias, first, Z, BLOCK_Z)[None, :]
+        value += load_vector(bias, column, Z)[None, :]
         value *= sigmoid(logit.to(tl.float32))
         if key is not None:
             value *= factor_of(
@@ -91,14 +86,14 @@ def output_backward_kernel(
     dtype: tl.constexpr = product.dtype.element_ty
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = position.to(tl.int64)[:, None] * Z
-    channel = tl.arange(0, BLOCK_C)[None, :]
-    inside_PC = (position[:, None] < P) & (channel < C)
-    offset_PC = channel.to(tl.int64) * P + position[:, None]
+    channel = tl.arange(0, BLOCK_C)
+    inside_PC = (position[:, None] < P) & (channel < C)[None, :]
+    offset_PC = channel[None, :].to(tl.int64) * P + position[:, None]
     x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
     mean_P = tl.load(mean + position, mask=position < P, other=0.0)
     reciprocal_P = tl.load(reciprocal + position, mask=position < P, other=0.0)
-    scale_C = vector(norm_weight, 0, C, BLOCK_C)
-    shift_C = vector(norm_bias, 0, C, BLOCK_C)
+    scale_C = load_vector(norm_weight, channel, C)
+    shift_C = load_vector(norm_bias, channel, C)
     standard_PC = (x - mean_P[:, None]) * reciprocal_P[:, None]
     normed = (standard_PC * scale_C[None, :] + shift_C[None, :]).to(dtype)
     tl.store(standard + offset_PC, standard_PC.to(dtype), mask=inside_PC)
@@ -107,9 +102,9 @@ def output_backward_kernel(
         column = first + tl.arange(0, BLOCK_Z)
         inside_PZ = (position[:, None] < P) & (column[None, :] < Z)
         offset_PZ = row + column[None, :]
-        w = matrix(weight, first, Z, C, BLOCK_Z, BLOCK_C)
+        w = load_matrix(weight, column, channel, column < Z, C)
         value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
-        value += vector(bias, first, Z, BLOCK_Z)[None, :]
+        value += load_vector(bias, column, Z)[None, :]
         gradient = tl.load(d_out + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32)
         opened = sigmoid(tl.load(gate + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32))
         if key is not None:

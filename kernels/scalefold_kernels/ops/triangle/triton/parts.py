@@ -37,21 +37,6 @@ def sigmoid(x):
 
 
 @triton.jit
-def matrix(pointer, first_row, ROWS, COLUMNS, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Rows first_row... of a contiguous (ROWS, COLUMNS) matrix, zeros beyond its edges."""
-    row = first_row + tl.arange(0, BLOCK_R)[:, None]
-    column = tl.arange(0, BLOCK_C)[None, :]
-    inside = (row < ROWS) & (column < COLUMNS)
-    return tl.load(pointer + row * COLUMNS + column, mask=inside, other=0.0)
-
-
-@triton.jit
-def vector(pointer, first, SIZE, BLOCK: tl.constexpr):
-    index = first + tl.arange(0, BLOCK)
-    return tl.load(pointer + index, mask=index < SIZE, other=0.0).to(tl.float32)
-
-
-@triton.jit
 def standardise(x, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
     """Rows of zero mean and unit variance, zeros in the padding; mean; reciprocal deviation."""
     mean = tl.sum(x, 1) / CHANNELS

@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.limits import index, needs_int64
+from scalefold_kernels.loads import load_matrix, load_vector
 from scalefold_kernels.ops.triangle.arguments import OutputWeights, ProjectionWeights, Sizes
-from scalefold_kernels.ops.triangle.triton.parts import vector
 from scalefold_kernels.sums import sum_rows
 
 
@@ -134,11 +134,9 @@ def finish_weights_kernel(
         at = partial_bias + part[:, None] * TOTAL + place[None, :]
         there = (part < PARTS)[:, None] & (row < rows)[None, :]
         bias += tl.sum(tl.load(at, mask=there, other=0.0), 0)
-    w = tl.load(weight + row[:, None] * COLUMNS + column[None, :], mask=inside, other=0.0)
-    w = w.to(tl.float32)
-    first_column = tl.program_id(2) * BLOCK_N
-    gradient = product * vector(scale, first_column, COLUMNS, BLOCK_N)[None, :]
-    gradient += bias[:, None] * vector(shift, first_column, COLUMNS, BLOCK_N)[None, :]
+    w = load_matrix(weight, row, column, row < rows, COLUMNS).to(tl.float32)
+    gradient = product * load_vector(scale, column, COLUMNS)[None, :]
+    gradient += bias[:, None] * load_vector(shift, column, COLUMNS)[None, :]
     first = 2 * COLUMNS + matrix * ROWS * (COLUMNS + 1)
     dtype: tl.constexpr = result.dtype.element_ty
     at = first + row[:, None] * COLUMNS + column[None, :]
