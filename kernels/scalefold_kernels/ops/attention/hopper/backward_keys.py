@@ -164,8 +164,7 @@ def compute(cta):
 @gluon.jit
 def backward_keys_kernel(
     q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
-    mask, mask_stride_b, mask_stride_r, mask_stride_k,
-    num_rows, num_heads, num_queries, num_keys, scale,
+    mask, mask_strides, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
     BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr, SIDES: gl.constexpr,
 ):  # fmt: skip
@@ -185,7 +184,7 @@ def backward_keys_kernel(
     unmasked_smem = smem.numbers(gl.int32, SIDES, 1)
     # Announced by TMA and, for the mask, by the loader; the last barrier is the bias's.
     keys = ring.Barriers(smem.barriers(SIDES, 2), smem.barriers(SIDES + 1, 1))
-    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
+    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
     one_group(Cta(
         q, grad, k_desc, v_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
         key_smem, keys, statistics_smem, bias_smem, unmasked_smem, keys.empty.index(SIDES), mask,
@@ -222,7 +221,7 @@ def launch(
         launches.rows(shared.q, block), launches.rows(k, 64), launches.rows(v, 64),
         launches.rows(shared.grad_ungated, block), launches.statistics(lse, block),
         launches.statistics(shared.delta, block), launches.bias(bias, shared.q, block, 64),
-        launches.rows(grad_k, 64), launches.rows(grad_v, 64), mask, *call.mask_strides,
+        launches.rows(grad_k, 64), launches.rows(grad_v, 64), mask, call.mask_strides,
         *call.scalars,
         HAS_BIAS=bias is not None, BIAS_SCALE=call.bias_scale, TRANSPOSED=transposed(bias),
         **sizes,

@@ -295,8 +295,8 @@ def run_partitions(cta):
 
 @gluon.jit
 def forward_kernel(
-    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask, lse, mask_stride_b,
-    mask_stride_r, mask_stride_k, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
+    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask, lse, mask_strides,
+    lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
     TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
     NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr, GROUPS: gl.constexpr,
@@ -326,7 +326,7 @@ def forward_kernel(
     finished = smem.barriers(1, GROUPS).index(0)
     fence_async_shared()
 
-    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
+    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
     run_partitions(Cta(
         bias_desc, q, k, v, gate_desc, mask, out_desc, rest_desc, lse, gl.to_tensor(lse_stride),
         out_smem, bias_smem, mask_smem, unmasked_smem, again_smem, rest_smem,
@@ -351,7 +351,7 @@ def launch(call: Call, kept: Kept) -> None:
         q_desc, launches.rows(k, block), launches.rows(v, block),
         q_desc if gate is None else launches.rows(gate, 64), launches.bias(bias, q, 64, block),
         launches.rows(out, 64), launches.rows(out if rest is None else rest, 64), mask, lse,
-        *call.mask_strides, lse.stride(2), *call.scalars,
+        call.mask_strides, lse.stride(2), *call.scalars,
         HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=call.bias_scale,
         TRANSPOSED=transposed(bias), KEEPS=rest is not None, **sizes,
     )  # fmt: skip

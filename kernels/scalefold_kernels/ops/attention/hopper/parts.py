@@ -112,8 +112,9 @@ Mask = namedtuple("Mask", "start stride_r stride_k num_keys")
 
 
 @gluon.jit
-def mask_of(mask, batch, stride_b, stride_r, stride_k, num_keys):
+def mask_of(mask, batch, strides, num_keys):
     """The `Mask` of a sample."""
+    stride_b, stride_r, stride_k = strides
     start = mask + batch.to(gl.int64) * stride_b
     return Mask(start, gl.to_tensor(stride_r), gl.to_tensor(stride_k), gl.to_tensor(num_keys))
 
