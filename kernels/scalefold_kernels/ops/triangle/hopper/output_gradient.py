@@ -24,7 +24,7 @@ from scalefold_kernels.ops.triangle.arguments import OutputArguments, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
-from scalefold_kernels.ops.triangle.triton.weights import finish
+from scalefold_kernels.ops.triangle.weights import finish
 from scalefold_kernels.smem import SUMS
 
 LOADER_REGISTERS = gl.constexpr(24)

@@ -26,7 +26,7 @@ from scalefold_kernels.ops.triangle.arguments import (
 )
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS, LOG2E, TILE
-from scalefold_kernels.ops.triangle.triton.weights import projection_gradients
+from scalefold_kernels.ops.triangle.weights import projection_gradients
 
 WEIGHTS = gl.constexpr(3)
 """Slots of the ring of 64 rows of a weight each."""

@@ -1,6 +1,6 @@
 """Output of triangle multiplication in Triton: one kernel each way. Legend as in `parts`.
 
-Backward leaves what the parameters' gradients are made of to `weights`.
+Backward leaves what the parameters' gradients are made of to `..weights`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     new_statistics,
 )
 from scalefold_kernels.ops.triangle.triton.parts import norm_gradient, sigmoid, standardise
-from scalefold_kernels.ops.triangle.triton.weights import output_gradients
+from scalefold_kernels.ops.triangle.weights import output_gradients
 
 
 @triton.jit

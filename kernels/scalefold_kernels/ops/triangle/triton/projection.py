@@ -1,6 +1,6 @@
 """Projection of triangle multiplication in Triton: one kernel each way. Legend as in `parts`.
 
-Backward leaves what the parameters' gradients are made of to `weights`.
+Backward leaves what the parameters' gradients are made of to `..weights`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     Sizes,
 )
 from scalefold_kernels.ops.triangle.triton.parts import norm_gradient, sigmoid, standardise
-from scalefold_kernels.ops.triangle.triton.weights import projection_gradients
+from scalefold_kernels.ops.triangle.weights import projection_gradients
 
 
 @triton.jit

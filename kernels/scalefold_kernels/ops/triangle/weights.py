@@ -4,7 +4,7 @@ They are taken against *standard*, the normalised values before scale and shift.
 positions of gradient x standard, and g that of the gradient, a projection of
 ``standard * scale + shift`` has the weight gradient G * scale + g shift^T. The normalisation's own
 gradients are the column sums of W * G and of W * g. So the matrix products have the only sums over
-positions. Legend as in `parts`.
+positions. Legend as in `triton.parts`.
 """
 
 from __future__ import annotations
@@ -98,9 +98,8 @@ def projection_weights_kernel(
 
 @triton.jit
 def finish_weights_kernel(
-    partial, partial_bias, scale, shift, weight_0, weight_1, weight_2, weight_3, weight_4,
-    result, share, PARTS, TOTAL, ROWS, LAST_ROWS, COLUMNS: tl.constexpr,
-    BLOCK_S: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
+    partial, partial_bias, scale, shift, weights, result, share, PARTS, TOTAL, ROWS, LAST_ROWS,
+    COLUMNS: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Adds the parts up, undoes the normalisation's scale and shift; see the module.
 
@@ -109,15 +108,9 @@ def finish_weights_kernel(
     each CTA's rows give to those of scale and shift. CTA (r, t, n): rows, matrix, columns.
     """
     matrix = tl.program_id(1)
-    weight = weight_0
-    if matrix == 1:
-        weight = weight_1
-    elif matrix == 2:
-        weight = weight_2
-    elif matrix == 3:
-        weight = weight_3
-    elif matrix == 4:
-        weight = weight_4
+    weight = weights[0]
+    for n in tl.static_range(1, len(weights)):
+        weight = tl.where(matrix == n, weights[n], weight)
     rows = tl.where(matrix == tl.num_programs(1) - 1, LAST_ROWS, ROWS)
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -158,10 +151,10 @@ def projection_gradients(
     ``d_gate`` and ``standard`` (P, Z).
     """
     pair, hidden = sizes.pair, sizes.hidden
-    partial, partial_bias = _partial(standard, sizes, "projection_weights", 4 * hidden + pair, pair)
     blocks = sizes.tile("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
     rows = triton.cdiv(4 * hidden, blocks["BLOCK_R"]) + triton.cdiv(pair, blocks["BLOCK_R"])
     grid = blocks.pop("PARTS"), rows, triton.cdiv(pair, blocks["BLOCK_N"])
+    partial, partial_bias = _partial(standard, grid[0], 4 * hidden + pair, pair)
     projection_weights_kernel[grid](
         d_values, d_gate, standard, partial, partial_bias, sizes.positions,
         **sizes.constants(), **blocks,
@@ -174,10 +167,10 @@ def output_gradients(
 ) -> Tensor:
     """As `projection_gradients`, of the output: ``d_value`` (P, Z), ``standard`` (C, P)."""
     pair, hidden = sizes.pair, sizes.hidden
-    partial, partial_bias = _partial(d_value, sizes, "output_weights", pair, hidden)
     blocks = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
     rows = triton.cdiv(pair, blocks["BLOCK_R"])
     grid = blocks.pop("PARTS"), rows, triton.cdiv(hidden, blocks["BLOCK_N"])
+    partial, partial_bias = _partial(d_value, grid[0], pair, hidden)
     output_weights_kernel[grid](
         d_value, standard, partial, partial_bias, sizes.positions, INT64=needs_int64(standard),
         **sizes.constants(), **blocks,
@@ -201,19 +194,15 @@ def finish(
     across = triton.cdiv(columns, blocks["BLOCK_N"])
     grid = triton.cdiv(max(rows, last), blocks["BLOCK_R"]), len(weights), across
     share = partial.new_empty(grid[0] * grid[1], 2 * columns)
-    unused = [weights[0]] * (5 - len(weights))
     finish_weights_kernel[grid](
-        partial, partial_bias, scale, shift, *weights, *unused, gradients, share, parts, total,
+        partial, partial_bias, scale, shift, tuple(weights), gradients, share, parts, total,
         rows, last, COLUMNS=columns, **blocks,
     )  # fmt: skip
     sum_rows(share, gradients.dtype, gradients[: 2 * columns])
     return gradients
 
 
-def _partial(
-    like: Tensor, sizes: Sizes, name: str, rows: int, columns: int
-) -> tuple[Tensor, Tensor]:
-    """Where the parts of the sums over positions go: their number is the tile's."""
-    parts = sizes.tile(name)["PARTS"]
+def _partial(like: Tensor, parts: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Where the parts of the sums over positions go."""
     partial = like.new_empty(parts, rows, columns, dtype=torch.float32)
     return partial, partial.new_empty(parts, rows)
