@@ -14,6 +14,7 @@ import torch
 from tests.kernels.offline.case import CompileCase, empty, recorded
 
 from scalefold_kernels.dropout.mask import Dropout
+from scalefold_kernels.ops.norm import weights as norm_weights
 from scalefold_kernels.ops.triangle import hopper, triton, weights
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
@@ -42,7 +43,7 @@ _TRITON = {
     "output_forward": triton_output,
     "output_backward": triton_output,
     "output_weights": weights,
-    "finish_weights": weights,
+    "finish_weights": norm_weights,
 }
 _HOPPER = {
     "projection_forward": hopper_projection,
@@ -91,8 +92,8 @@ def _runs(sizes: Sizes, backend: ModuleType) -> dict[str, Callable[[], Any]]:
     projected = partial(backend.projection_backward, sizes, gradients, of_projection, projection)
     put_out = partial(backend.output_backward, sizes, given, [numbers, numbers], z)
     finished = partial(
-        weights.finish,
-        *(sizes, products, products[:, :, 0].contiguous(), *projection[:2], projection.matrices),
+        norm_weights.finish,
+        *(products, products[:, :, 0].contiguous(), *projection[:2], projection.matrices),
     )
     return {
         "projection_forward": partial(backend.projection_forward, sizes, z, mask, projection),
