@@ -9,6 +9,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.dot import block
 from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.tiles import dtype_name
 
 STEP_BYTES = 16
 """TMA requires rows to start at multiples of this many bytes."""
@@ -51,8 +52,8 @@ def within_reach(x: Tensor) -> Tensor:
 
 
 def tiles_of(x: Tensor, *shape: int) -> TensorDescriptor:
-    """Describe tiles of a bfloat16 tensor; beyond its ends TMA reads zeros and writes nothing."""
-    layout = gl.NVMMASharedLayout.get_default_for(list(shape), gl.bfloat16)
+    """Describe tiles of a tensor; beyond its ends TMA reads zeros and writes nothing."""
+    layout = gl.NVMMASharedLayout.get_default_for(list(shape), getattr(gl, dtype_name(x.dtype)))
     return TensorDescriptor(x, [*x.shape], steps(x), list(shape), layout)
 
 

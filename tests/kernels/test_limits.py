@@ -23,9 +23,9 @@ from scalefold_kernels.ops.outer_product_operands.triton import Parameters
 from scalefold_kernels.ops.outer_product_operands.triton import forward as operands_forward
 from scalefold_kernels.ops.pointwise_attention import pointwise_attention
 from scalefold_kernels.ops.transition.op import matrix
+from scalefold_kernels.ops.triangle import weights as triangle_weights
 from scalefold_kernels.ops.triangle.arguments import OutputWeights
 from scalefold_kernels.ops.triangle.arguments import Sizes as TriangleSizes
-from scalefold_kernels.ops.triangle.triton import weights as triangle_weights
 from scalefold_kernels.rows import rows_of
 
 SHORT, LONG = 256, 4224

@@ -3,11 +3,11 @@
 import triton
 import triton.language as tl
 
-# SplitMix64: the golden-ratio increment and the two multipliers, in two's complement.
-GOLDEN = tl.constexpr(0x9E3779B97F4A7C15 - (1 << 64))
-MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9 - (1 << 64))
-MIX_2 = tl.constexpr(0x94D049BB133111EB - (1 << 64))
-UNIFORM_MASK = tl.constexpr((1 << 24) - 1)
+from scalefold_kernels.dropout import mask
+
+GOLDEN, MIX_1, MIX_2 = map(tl.constexpr, (mask.GOLDEN, mask.MIX_1, mask.MIX_2))
+UNIFORM_MASK = tl.constexpr((1 << mask.UNIFORM_BITS) - 1)
+SHIFT = tl.constexpr(64 - mask.UNIFORM_BITS)
 
 
 @triton.jit
@@ -22,7 +22,7 @@ def mix(state, coordinate):
 @triton.jit
 def kept(state, threshold):
     """Whether elements are kept, of the hashes of all their coordinates."""
-    return ((state >> 40) & UNIFORM_MASK) >= threshold
+    return ((state >> SHIFT) & UNIFORM_MASK) >= threshold
 
 
 @triton.jit
@@ -51,5 +51,4 @@ def dropout_factor(state, c1, c2, c3, threshold, scale, DIMS: tl.constexpr, SHAR
     if DIMS >= 2:
         state = mix(state, zero if SHARED == 2 else c2)
     state = mix(state, zero if SHARED == 3 else c3)
-    uniform = (state >> 40) & UNIFORM_MASK
-    return tl.where(uniform >= threshold, scale, 0.0)
+    return tl.where(kept(state, threshold), scale, 0.0)

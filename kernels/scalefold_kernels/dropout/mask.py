@@ -25,21 +25,21 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-_MIX_1 = _signed(0xBF58476D1CE4E5B9)
-_MIX_2 = _signed(0x94D049BB133111EB)
+GOLDEN = _signed(0x9E3779B97F4A7C15)
+MIX_1 = _signed(0xBF58476D1CE4E5B9)
+MIX_2 = _signed(0x94D049BB133111EB)
 UNIFORM_BITS = 24
 
 
 def mix(state: Tensor, coordinate: Tensor | int) -> Tensor:
     """Fold a coordinate, 0 or more, into a hash state; int64 modulo 2^64, broadcasting."""
     if isinstance(coordinate, int):
-        x = state + _signed((coordinate + 1) * _GOLDEN % (1 << 64))
+        x = state + _signed((coordinate + 1) * GOLDEN % (1 << 64))
     else:
-        x = state + (coordinate + 1) * _GOLDEN
+        x = state + (coordinate + 1) * GOLDEN
     # ">>" on int64 copies the sign; the mask makes the shift logical.
-    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _MIX_1
-    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _MIX_2
+    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * MIX_1
+    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * MIX_2
     return x ^ ((x >> 31) & ((1 << 33) - 1))
 
 

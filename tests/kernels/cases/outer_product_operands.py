@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from unittest.mock import MagicMock, patch
 
 import torch
 from tests.kernels.offline.case import CompileCase, empty, recorded
@@ -32,17 +31,8 @@ def _launches(channels: int) -> dict[str, partial[None]]:
     mask = empty(1, _NUM_SEQ, _NUM_RES, dtype=torch.float32)
     row, column, weight = empty(channels), empty(_CHANNELS), empty(_CHANNELS, channels)
     parameters = triton.Parameters(row, row, weight, column, weight, column)
-    sums = empty(2 * _CHANNELS * (channels + 1), dtype=torch.float32)
-
-    def differentiate(other: str) -> None:
-        with (
-            patch.object(triton, other, MagicMock()),
-            patch.object(triton, "sum_rows", lambda *_: sums),
-        ):
-            triton.backward(both, m, mask, parameters, m, m, sums.bfloat16())
-
+    gradients = empty(2 * channels + 2 * _CHANNELS * (channels + 1))
     return {
         "forward": partial(triton.forward, m, mask, parameters, both),
-        "backward": partial(differentiate, "parameters_kernel"),
-        "parameters": partial(differentiate, "backward_kernel"),
+        "backward": partial(triton.backward, both, m, mask, parameters, m, m, gradients),
     }

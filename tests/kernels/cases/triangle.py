@@ -14,7 +14,8 @@ import torch
 from tests.kernels.offline.case import CompileCase, empty, recorded
 
 from scalefold_kernels.dropout.mask import Dropout
-from scalefold_kernels.ops.triangle import hopper, triton
+from scalefold_kernels.ops.norm import weights as norm_weights
+from scalefold_kernels.ops.triangle import hopper, triton, weights
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
     OutputWeights,
@@ -31,7 +32,6 @@ from scalefold_kernels.ops.triangle.hopper import projection as hopper_projectio
 from scalefold_kernels.ops.triangle.hopper import projection_gradient as hopper_projection_gradient
 from scalefold_kernels.ops.triangle.triton import output as triton_output
 from scalefold_kernels.ops.triangle.triton import projection as triton_projection
-from scalefold_kernels.ops.triangle.triton import weights as triton_weights
 
 _CHANNELS = [(128, 128), (64, 64), (256, 48)]
 """Of pairs, and hidden: Evoformer, template block, wider pairs."""
@@ -39,11 +39,11 @@ _CHANNELS = [(128, 128), (64, 64), (256, 48)]
 _TRITON = {
     "projection_forward": triton_projection,
     "projection_backward": triton_projection,
-    "projection_weights": triton_weights,
+    "projection_weights": weights,
     "output_forward": triton_output,
     "output_backward": triton_output,
-    "output_weights": triton_weights,
-    "finish_weights": triton_weights,
+    "output_weights": weights,
+    "finish_weights": norm_weights,
 }
 _HOPPER = {
     "projection_forward": hopper_projection,
@@ -92,8 +92,8 @@ def _runs(sizes: Sizes, backend: ModuleType) -> dict[str, Callable[[], Any]]:
     projected = partial(backend.projection_backward, sizes, gradients, of_projection, projection)
     put_out = partial(backend.output_backward, sizes, given, [numbers, numbers], z)
     finished = partial(
-        triton_weights.finish,
-        *(sizes, products, products[:, :, 0].contiguous(), *projection[:2], projection.matrices),
+        norm_weights.finish,
+        *(products, products[:, :, 0].contiguous(), *projection[:2], projection.matrices),
     )
     return {
         "projection_forward": partial(backend.projection_forward, sizes, z, mask, projection),

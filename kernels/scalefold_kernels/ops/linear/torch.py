@@ -11,7 +11,6 @@ from scalefold_kernels.sums import column_sums
 
 
 def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> Tensor:
-    """The sum of ``x`` and the update; all tensors are contiguous."""
     added = functional.linear(h, weight, bias)
     if call.dropout is not None:
         added = call.dropout.applied(added)
@@ -21,7 +20,6 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> T
 def backward(
     grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, parameters: Tensor
 ) -> None:
-    """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
     channels, inputs = weight.shape
     grad = grad if call.dropout is None else call.dropout.applied(grad)
     grad, end = grad.view(-1, channels), weight.numel()

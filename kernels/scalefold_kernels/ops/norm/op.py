@@ -12,8 +12,6 @@ from scalefold_kernels.checks import check_shapes, check_types
 
 _BACKENDS = Backends("layer_norm", __package__, TRITON)
 
-EPS = 1e-5
-
 MAX_CHANNELS = 8192
 """A CTA holds whole rows."""
 

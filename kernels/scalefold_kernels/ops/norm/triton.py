@@ -10,9 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.sums import sum_rows
+
+EPS = tl.constexpr(1e-5)
+"""The constant of `scalefold.ops.norm`."""
 
 
 @triton.jit
@@ -44,7 +46,7 @@ def load_rows(pointer, geometry, rows, columns, inside, ROW_DIMS: tl.constexpr):
 
 
 @triton.jit
-def standardise(x, inside_c, C: tl.constexpr, EPS: tl.constexpr, BLOCK_C: tl.constexpr):
+def standardise(x, inside_c, C: tl.constexpr, BLOCK_C: tl.constexpr):
     """Rows of mean 0 and variance 1, mean and 1 / standard deviation; x is 0 beyond C."""
     mean = tl.sum(x, 1) * (1.0 / C)
     centred = x - mean[:, None]
@@ -85,7 +87,7 @@ def standardise_backward(grad, x_hat, rstd, C: tl.constexpr):
 @triton.jit
 def layer_norm_forward_kernel(
     x_ptr, weight_ptr, bias_ptr, out_ptr, stats_ptr, num_rows, geometry,
-    C: tl.constexpr, EPS: tl.constexpr, ROW_DIMS: tl.constexpr, BLOCK_R: tl.constexpr,
+    C: tl.constexpr, ROW_DIMS: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """``out = standardise(x) * weight + bias``, contiguous; statistics where memory is given.
@@ -100,7 +102,7 @@ def layer_norm_forward_kernel(
     x = tl.load(places, mask=inside, other=0.0, eviction_policy="evict_first")
     weight = tl.load(weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
-    x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+    x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, BLOCK_C)
     if stats_ptr is not None:
         store_statistics(stats_ptr, rows, num_rows, mean, rstd)
     out = x_hat * weight[None, :] + bias[None, :]
@@ -170,7 +172,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor | None) -> Te
     block_r = max(1, launch.pop("ELEMENTS") // block_c)
     layer_norm_forward_kernel[(triton.cdiv(rows.num_rows, block_r),)](
         rows.tensor, weight, bias, out, stats, rows.num_rows, rows.geometry,
-        C=channels, EPS=EPS, ROW_DIMS=rows.num_dims, BLOCK_R=block_r, BLOCK_C=block_c, **launch,
+        C=channels, ROW_DIMS=rows.num_dims, BLOCK_R=block_r, BLOCK_C=block_c, **launch,
     )  # fmt: skip
     return out
 

@@ -39,7 +39,6 @@ def backward(
     through: Tensor | None,
     gradients: Gradients,
 ) -> Tensor:
-    """Gradient of x; fills ``gradients``."""
     channels, outputs, first_biased, _ = projections.sizes
     grad = grad.contiguous()
     grad_normed = grad @ projections.scaled_weight()

@@ -12,7 +12,6 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
-from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.triton import (
     load_rows,
     standardise,
@@ -45,7 +44,7 @@ def projection_forward_kernel(
     x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, first_scale, few_weight_ptr,
     few_scale, out_ptr, few_ptr, stats_ptr, num_rows, num_outputs, num_first, first_biased,
     num_few, sample_rows, geometry,
-    C: tl.constexpr, EPS: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
     CTAS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
@@ -80,7 +79,7 @@ def projection_forward_kernel(
         inside_r = rows < num_rows
         inside_x = inside_r[:, None] & inside_c[None, :]
         x = load_rows(x_ptr, geometry, rows, columns, inside_x, ROW_DIMS)
-        x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+        x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, BLOCK_C)
         if tl.program_id(0) == 0:
             store_statistics(stats_ptr, rows, num_rows, mean, rstd)
         normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(weight_ptr.dtype.element_ty)
@@ -190,7 +189,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         projections.few, projections.few_scale, out, None if projections.few is None else few,
         norm.stats, rows.num_rows, outputs, projections.first, projections.sizes.first_biased,
         projections.sizes.few, rows.num_rows // x.shape[0], rows.geometry,
-        EPS=EPS, CTAS=ctas, BLOCK_S=MAX_FEW_OUTPUTS, **_constants(rows), **launch,
+        CTAS=ctas, BLOCK_S=MAX_FEW_OUTPUTS, **_constants(rows), **launch,
     )  # fmt: skip
 
 

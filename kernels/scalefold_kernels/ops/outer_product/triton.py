@@ -18,16 +18,10 @@ from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.limits import index, needs_int64
+from scalefold_kernels.loads import load_matrix
 from scalefold_kernels.ops.outer_product import op
 from scalefold_kernels.ops.outer_product.op import EPS, Factors, Gradients, Mean, split_evenly
 from scalefold_kernels.packing import join
-
-
-@triton.jit
-def load_matrix(ptr, rows, columns, num_rows, num_columns):
-    """A block of a contiguous matrix; 0 outside."""
-    inside = (rows < num_rows)[:, None] & (columns < num_columns)[None, :]
-    return tl.load(ptr + rows[:, None] * num_columns + columns[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
@@ -57,7 +51,7 @@ def project_outer_kernel(
         inside = (j < size_j)[:, None] & (k < num_k)[None, :]
         columns = (c.to(tl.int64) * size_j * size_c + d)[None, :]
         outer = tl.load(outer_rows + columns, mask=inside, other=0.0)
-        weight = load_matrix(weight_ptr, z, k, size_z, num_k)
+        weight = load_matrix(weight_ptr, z, k, z < size_z, num_k)
         total = tl.dot(outer, weight.T, total, input_precision=PRECISION)
     count = tl.load(count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0)
     bias = tl.load(bias_ptr + z, mask=z < size_z, other=0.0).to(tl.float32)
@@ -84,7 +78,7 @@ def outer_gradient_kernel(
     for start in range(0, num_k, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
         c, d = k // size_c, k % size_c
-        weight = load_matrix(weight_ptr, z, k, size_z, num_k)
+        weight = load_matrix(weight_ptr, z, k, z < size_z, num_k)
         outer = tl.dot(grad, weight, input_precision=PRECISION)
         inside = (j < size_j)[:, None] & (k < num_k)[None, :]
         columns = (c.to(tl.int64) * size_j * size_c + d)[None, :]

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from scalefold_kernels import dot
 from scalefold_kernels.checks import check_batch
-from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
-from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.ops.norm.weights import finish
 from scalefold_kernels.tiles import tile_for
 
 MAX_CHANNELS = 256
@@ -59,7 +58,7 @@ class Parameters(NamedTuple):
 def forward_kernel(
     m_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, weight_a_ptr, weight_b_ptr, bias_a_ptr,
     bias_b_ptr, out_ptr, size_s, size_n, size_c, strides, mask_strides,
-    M: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_S: tl.constexpr,
+    M: tl.constexpr, PRECISION: tl.constexpr, BLOCK_S: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """``out[0,n,c,s] = mask[s,n] (layer_norm(m[s,n]) @ weight_a.T + bias_a)[c]``; 1: b likewise.
@@ -73,7 +72,7 @@ def forward_kernel(
     at = m_ptr + sample * strides[0] + n * strides[2] + s[:, None] * strides[1]
     inside = inside_s[:, None] & inside_m[None, :]
     x = tl.load(at + column[None, :] * strides[3], mask=inside, other=0.0)
-    x_hat, _, _ = standardise(x.to(tl.float32), inside_m, M, EPS, BLOCK_M)
+    x_hat, _, _ = standardise(x.to(tl.float32), inside_m, M, BLOCK_M)
     scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
     shift = tl.load(norm_bias_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
     normed = (x_hat * scale[None, :] + shift[None, :]).to(x.dtype)
@@ -144,14 +143,14 @@ def place(block, size_s, size_n, BLOCK_S: tl.constexpr):
 @triton.jit
 def backward_kernel(
     grad_ptr, m_ptr, mask_ptr, norm_weight_ptr, weight_a_ptr, weight_b_ptr, through_ptr, grad_m_ptr,
-    partial_ptr, sizes, strides, mask_strides,
-    M: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr, CTAS: tl.constexpr,
+    partial_ptr, partial_bias_ptr, sizes, strides, mask_strides,
+    M: tl.constexpr, PRECISION: tl.constexpr, CTAS: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """Gradient of m, ``through`` (its gradient from elsewhere, contiguous) added; partial sums.
 
-    ``partial`` (CTAS, 2 (C M + C)): for a, then for b, ``sum grad x_hat`` and ``sum grad``,
-    grad masked. All parameters' gradients follow from these, see `parameters_kernel`. ``sizes``:
+    ``partial`` (CTAS, 2 C, M) and ``partial_bias`` (CTAS, 2 C): for a, then for b, ``sum grad
+    x_hat`` and ``sum grad``, grad masked. All parameters' gradients follow from these. ``sizes``:
     of samples, S, N, C; ``strides`` of m. A block is read while the one before is worked on.
     """
     num_samples, size_s, size_n, size_c = sizes
@@ -174,7 +173,7 @@ def backward_kernel(
             M, BLOCK_S, BLOCK_C, BLOCK_M,
         )  # fmt: skip
         grad *= mask[None, :]
-        x_hat, _, rstd = standardise(x.to(tl.float32), inside_m, M, EPS, BLOCK_M)
+        x_hat, _, rstd = standardise(x.to(tl.float32), inside_m, M, BLOCK_M)
         x_hat = x_hat.to(x.dtype)  # half the registers until the end
         sums = tl.dot(grad, x_hat, sums, input_precision=PRECISION)
         grad_sums += tl.sum(grad.to(tl.float32), 1)
@@ -187,63 +186,10 @@ def backward_kernel(
         inside = (s < size_s)[:, None] & inside_m[None, :]
         tl.store(grad_m_ptr + out_at, grad_m.to(grad_m_ptr.dtype.element_ty), mask=inside)
         x, grad, mask, through = next_x, next_grad, next_mask, next_through
-    partial = partial_ptr + (tl.program_id(0) * 2 + which).to(tl.int64) * size_c * (M + 1)
-    partial_at = (partial + c * M)[:, None] + column[None, :]
+    row = (tl.program_id(0) * 2 + which).to(tl.int64) * size_c + c
+    partial_at = partial_ptr + row[:, None] * M + column[None, :]
     tl.store(partial_at, sums, mask=inside_c[:, None] & inside_m[None, :])
-    tl.store(partial + size_c * M + c, grad_sums, mask=inside_c)
-
-
-@triton.jit
-def parameters_kernel(
-    sums_ptr, norm_weight_ptr, norm_bias_ptr, weight_a_ptr, weight_b_ptr, out_ptr, size_c,
-    M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
-):  # fmt: skip
-    """All parameters' gradients from the sums of `backward_kernel`.
-
-    With ``x = x_hat scale + shift``: a weight's are ``scale sum(grad x_hat) + shift sum(grad)``,
-    the norm's ``sum_c weight sum(grad x_hat)`` and ``sum_c weight sum(grad)``. ``out``: the norm's
-    (M,), (M,); for a, then b: the weight's (C, M), the bias's (C,).
-    """
-    column = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    c = tl.arange(0, BLOCK_C)
-    inside_m, inside_c = column < M, c < size_c
-    scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
-    shift = tl.load(norm_bias_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
-    at = c[:, None] * M + column[None, :]
-    inside = inside_c[:, None] & inside_m[None, :]
-    scale_a, shift_a = write_operand_parameters(
-        sums_ptr, weight_a_ptr, out_ptr + 2 * M, scale, shift, at, inside, size_c, M, BLOCK_C
-    )
-    b = size_c * (M + 1)
-    scale_b, shift_b = write_operand_parameters(
-        sums_ptr + b,
-        weight_b_ptr,
-        out_ptr + 2 * M + b,
-        scale,
-        shift,
-        at,
-        inside,
-        size_c,
-        M,
-        BLOCK_C,
-    )
-    tl.store(out_ptr + column, scale_a + scale_b, mask=inside_m)
-    tl.store(out_ptr + M + column, shift_a + shift_b, mask=inside_m)
-
-
-@triton.jit
-def write_operand_parameters(
-    sums_ptr, weight_ptr, out_ptr, scale, shift, at, inside, size_c,
-    M: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """Gradients of one operand's weight and bias; what the norm's have from it."""
-    c = tl.arange(0, BLOCK_C)
-    weight = tl.load(weight_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    products = tl.load(sums_ptr + at, mask=inside, other=0.0)
-    sums = tl.load(sums_ptr + size_c * M + c, mask=c < size_c, other=0.0)
-    tl.store(out_ptr + at, products * scale[None, :] + sums[:, None] * shift[None, :], mask=inside)
-    tl.store(out_ptr + size_c * M + c, sums, mask=(c < size_c) & (tl.program_id(0) == 0))
-    return tl.sum(weight * products, 0), tl.sum(weight * sums[:, None], 0)
+    tl.store(partial_bias_ptr + row, grad_sums, mask=inside_c)
 
 
 def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS: Tensor) -> None:
@@ -255,7 +201,7 @@ def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS:
     forward_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
         m_BSNM, mask_BSN, norm_weight, norm_bias, weight_a, weight_b, bias_a, bias_b, out_2BNCS,
         num_seq, num_res, len(weight_a), m_BSNM.stride(), mask_BSN.stride(),
-        EPS=EPS, **sizes, **launch,
+        **sizes, **launch,
     )  # fmt: skip
 
 
@@ -268,25 +214,21 @@ def backward(
     grad_m: Tensor,
     gradients: Tensor,
 ) -> None:
-    """Fill the gradient of m, and all parameters' in the order of `parameters_kernel`."""
+    """Fill the gradient of m, and all parameters' in the order of `finish`."""
     batch, num_seq, num_res, channels = m_BSNM.shape
     norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
     hidden = len(weight_a)
     launch, sizes = _tile("backward", m_BSNM, weight_a)
     num_blocks = batch * num_res * triton.cdiv(num_seq, sizes["BLOCK_S"])
     ctas = min(launch.pop("CTAS"), num_blocks)
-    partial = m_BSNM.new_empty(ctas, 2 * hidden * (channels + 1), dtype=torch.float32)
+    partial = m_BSNM.new_empty(ctas, 2 * hidden, channels, dtype=torch.float32)
+    partial_bias = partial.new_empty(ctas, 2 * hidden)
     backward_kernel[(ctas,)](
         grad_2BNCS, m_BSNM, mask_BSN, norm_weight, weight_a, weight_b, through, grad_m, partial,
-        (batch, num_seq, num_res, hidden), m_BSNM.stride(), mask_BSN.stride(),
-        EPS=EPS, CTAS=ctas, **sizes, **launch,
+        partial_bias, (batch, num_seq, num_res, hidden), m_BSNM.stride(), mask_BSN.stride(),
+        CTAS=ctas, **sizes, **launch,
     )  # fmt: skip
-    columns = 16
-    sums = sum_rows(partial, torch.float32)
-    parameters_kernel[(triton.cdiv(channels, columns),)](
-        sums, norm_weight, norm_bias, weight_a, weight_b, gradients, hidden,
-        M=channels, BLOCK_C=dot.block(hidden), BLOCK_M=columns,
-    )  # fmt: skip
+    finish(partial, partial_bias, norm_weight, norm_bias, [weight_a, weight_b], gradients)
 
 
 def _tile(direction: str, m: Tensor, weight: Tensor) -> tuple[dict[str, int], dict[str, int | str]]:

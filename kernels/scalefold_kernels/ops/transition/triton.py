@@ -12,7 +12,6 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
-from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.triton import standardise, store_statistics
 from scalefold_kernels.ops.transition.op import Kept, Parameters, tile_of
 from scalefold_kernels.sums import sum_rows
@@ -39,7 +38,7 @@ def load_matrix(ptr, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, F
 def transition_forward_kernel(
     x_ptr, norm_weight_ptr, norm_bias_ptr, up_ptr, up_bias_ptr, down_ptr, down_bias_ptr, out_ptr,
     normed_ptr, stats_ptr, num_rows, x_stride,
-    C: tl.constexpr, H: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, H: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """``x + down(relu(up(norm(x))))`` of a block of rows; hidden channels never leave the chip.
@@ -56,7 +55,7 @@ def transition_forward_kernel(
     x_ptrs = x_ptr + tl.cast(first, tl.int64) * x_stride + rows[:, None] * x_stride
     inside_c = channels < C
     x = tl.load(x_ptrs + channels[None, :], mask=inside_c[None, :], other=0.0)
-    x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+    x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, BLOCK_C)
     scale = tl.load(norm_weight_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
     shift = tl.load(norm_bias_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
     normed = (x_hat * scale[None, :] + shift[None, :]).to(x.dtype)
@@ -133,7 +132,7 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
     sizes = tile_of("transition_forward", x_RC, num_hidden)
     transition_forward_kernel[(triton.cdiv(num_rows, sizes["BLOCK_R"]),)](
         x_RC, *parameters, out_RC, *(kept or (None, None)), num_rows, x_RC.stride(0),
-        C=channels, H=num_hidden, EPS=EPS, PRECISION=precision(x_RC.dtype), BLOCK_C=block(channels),
+        C=channels, H=num_hidden, PRECISION=precision(x_RC.dtype), BLOCK_C=block(channels),
         **sizes,
     )  # fmt: skip
 

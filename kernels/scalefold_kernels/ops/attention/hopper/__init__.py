@@ -86,7 +86,6 @@ def sums_in_registers(call: Call) -> bool:
 
 
 def forward(call: Call, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
-    """Fill ``out``, ``lse`` and, if it is wanted, ``rest``: see `Kept`."""
     of_forward.launch(call, Kept(out, lse, rest))
 
 

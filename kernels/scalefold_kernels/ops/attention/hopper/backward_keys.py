@@ -22,7 +22,6 @@ from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import mma_layout, one_group, zeros
 from scalefold_kernels.ops.attention.arguments import Call, transposed
 from scalefold_kernels.ops.attention.hopper import launches, parts
-from scalefold_kernels.tma import padded
 
 Cta = namedtuple(
     "Cta",
@@ -47,13 +46,13 @@ def load_own(row, i, side, unmasked, cta):
 
 
 @gluon.jit
-def load_block(place, row, first, cta):
-    """Start the copies of a block of queries, gradients and statistics to a place of the ring."""
+def load_block(number, row, first, cta):
+    """Start the copies of a block of queries, gradients and statistics: this number of the ring."""
+    bytes: gl.constexpr = smem.tile_bytes(cta.q.desc, cta.grad.desc, cta.lse_desc, cta.delta_desc)
+    place = ring.wait_empty(cta.q, number, bytes)
     at, ready = [cta.batch, row, first, cta.head, 0], cta.q.full.index(place)
     statistics_at = [cta.batch, row, cta.head, first]
     lse, delta = cta.statistics_smem.index(2 * place), cta.statistics_smem.index(2 * place + 1)
-    bytes: gl.constexpr = smem.tile_bytes(cta.q.desc, cta.grad.desc, cta.lse_desc, cta.delta_desc)
-    mbarrier.expect(ready, bytes)
     ring.copy(cta.q, place, at)
     ring.copy(cta.grad, place, at)
     async_load(cta.lse_desc, statistics_at, ready, lse)
@@ -62,7 +61,6 @@ def load_block(place, row, first, cta):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     if cta.HAS_BIAS:
         mbarrier.expect(cta.bias_full, cta.NUM_BLOCKS * smem.tile_bytes(cta.bias_desc))
         for n in range(cta.NUM_BLOCKS):
@@ -78,8 +76,7 @@ def load(cta):
         if cta.SIDES > 1:
             load_own(row, i, side, unmasked, cta)
         for j in range(cta.NUM_BLOCKS):
-            place = parts.wait_room(cta.q, i, j, cta.NUM_BLOCKS)
-            load_block(place, row, j * cta.BLOCK_Q, cta)
+            load_block(i * cta.NUM_BLOCKS + j, row, j * cta.BLOCK_Q, cta)
             if cta.SIDES == 1:
                 # Their place is empty at the end of the row before: blocks come first.
                 if j == cta.q.full.shape[0] - 1:
@@ -98,7 +95,7 @@ def differentiate_block(grad_k, grad_v, k, v, i, j, alike, unit, cta):
     by_column: gl.constexpr = gl.SliceLayout(0, S)
     # Logits are transposed, and so is the bias unless memory has it so.
     s = parts.load_bias(cta.bias_smem.index(j), cta.BLOCK_Q, cta.HAS_BIAS, not cta.TRANSPOSED)
-    place = parts.wait_block(cta.q, i, j, cta.NUM_BLOCKS)
+    place = ring.wait_full(cta.q, i * cta.NUM_BLOCKS + j)
     q = cta.q.slots.index(place).reshape([cta.BLOCK_Q, cta.C])
     grad = cta.grad.slots.index(place).reshape([cta.BLOCK_Q, cta.C])
     # The accumulator starts from what is subtracted from the logits, too: nothing waits for it.
@@ -125,7 +122,6 @@ def differentiate_block(grad_k, grad_v, k, v, i, j, alike, unit, cta):
 
 @gluon.jit
 def compute(cta):
-    """The warp group."""
     dtype: gl.constexpr = cta.q.desc.dtype
     OUT: gl.constexpr = mma_layout(cta.C)
     own = cta.first_k + gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
@@ -167,8 +163,7 @@ def compute(cta):
 @gluon.jit
 def backward_keys_kernel(
     q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
-    mask, mask_stride_b, mask_stride_r, mask_stride_k,
-    num_rows, num_heads, num_queries, num_keys, scale,
+    mask, mask_strides, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
     BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr, SIDES: gl.constexpr,
 ):  # fmt: skip
@@ -188,7 +183,7 @@ def backward_keys_kernel(
     unmasked_smem = smem.numbers(gl.int32, SIDES, 1)
     # TMA and, for the mask, the loader arrive. The last barrier is the bias's: see `smem`.
     keys = ring.Barriers(smem.barriers(SIDES, 2), smem.barriers(SIDES + 1, 1))
-    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
+    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
     one_group(Cta(
         q, grad, k_desc, v_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
         key_smem, keys, statistics_smem, bias_smem, unmasked_smem, keys.empty.index(SIDES), mask,
@@ -225,7 +220,7 @@ def launch(
         launches.rows(shared.q, block), launches.rows(k, 64), launches.rows(v, 64),
         launches.rows(shared.grad_ungated, block), launches.statistics(lse, block),
         launches.statistics(shared.delta, block), launches.bias(bias, shared.q, block, 64),
-        launches.rows(grad_k, 64), launches.rows(grad_v, 64), mask, *call.mask_strides,
+        launches.rows(grad_k, 64), launches.rows(grad_v, 64), mask, call.mask_strides,
         *call.scalars,
         HAS_BIAS=bias is not None, BIAS_SCALE=call.bias_scale, TRANSPOSED=transposed(bias),
         **sizes,
@@ -233,14 +228,8 @@ def launch(
 
 
 def constants(call: Call) -> dict[str, int]:
-    """The tile, and what follows from it."""
     sizes = call.tile("attention_backward_keys_hopper", "sm_90")
-    blocks = triton.cdiv(call.num_queries, sizes["BLOCK_Q"])
-    sizes |= {
-        "NUM_BLOCKS": blocks,
-        "PLACES": launches.places(sizes["PLACES"], blocks),
-        "C": padded(call.channels),
-    }
+    sizes = launches.in_blocks(call, sizes, triton.cdiv(call.num_queries, sizes["BLOCK_Q"]))
     # The next row's keys may be on their way unless that costs a CTA.
     sides = max(2, 1, key=lambda n: ctas_an_sm(call, {**sizes, "SIDES": n}))
     return sizes | {"SIDES": sides}

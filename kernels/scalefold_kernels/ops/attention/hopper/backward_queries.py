@@ -140,7 +140,7 @@ def differentiate_block(
     S: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
     s = parts.load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TRANSPOSED)
-    place = parts.wait_block(k_ring, i, j, NUM_BLOCKS)
+    place = ring.wait_full(k_ring, i * NUM_BLOCKS + j)
     k = k_ring.slots.index(place).reshape([BLOCK_K, C])
     v = v_ring.slots.index(place).reshape([BLOCK_K, C])
     s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
@@ -183,8 +183,8 @@ def write_sums(
 @gluon.jit
 def backward_queries_kernel(
     q_desc, k_desc, v_desc, grad_desc, bias_desc, grad_q, lse, delta, mask, partial, waiting,
-    grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h, mask_stride_b, mask_stride_r,
-    mask_stride_k, statistics_stride, num_rows, num_heads, num_queries, num_keys, scale,
+    grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h, mask_strides, statistics_stride,
+    num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
     TRANSPOSED: gl.constexpr, INT64: gl.constexpr, C: gl.constexpr, CHANNELS: gl.constexpr,
     FIRST_K: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
@@ -223,7 +223,7 @@ def backward_queries_kernel(
     for n in gl.static_range(PLACES):
         parts.load_keys(k, v, n, batch, first_row, FIRST_K + n * BLOCK_K, head)
 
-    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
+    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
     row_mask = parts.load_mask(mask, first_row, KEYS)
     unmasked = parts.count(row_mask)
     queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, S))
@@ -341,7 +341,7 @@ def launch(
         launches.rows(shared.q, 64), launches.rows(k, block), launches.rows(v, block),
         launches.rows(shared.grad_ungated, 64), launches.bias(bias, shared.q, 64, block),
         grad_q, lse, shared.delta, mask, lse if sums is None else sums,
-        lse if waiting is None else waiting, *grad_q.stride()[:4], *call.mask_strides,
+        lse if waiting is None else waiting, *grad_q.stride()[:4], call.mask_strides,
         lse.stride(2), *call.scalars,
         HAS_BIAS=bias is not None, SUM_BIAS=sums is not None, BIAS_SCALE=call.bias_scale,
         TRANSPOSED=transposed(bias), INT64=not short or needs_int64(grad_q),
@@ -358,19 +358,11 @@ def new_waiting(call: Call) -> Tensor:
 
 
 def constants(call: Call, first_key: int = 0) -> dict[str, int]:
-    """The tile, and what follows from it."""
     sizes = call.tile("attention_backward_queries_hopper", "sm_90")
     own, block, pass_keys = call.num_keys - first_key, sizes["BLOCK_K"], sizes.pop("PASS_K")
     passes = 1 if call.bias is None else triton.cdiv(own, pass_keys)
-    blocks = triton.cdiv(own, block * passes)
-    return sizes | {
-        "PASSES": passes,
-        "FIRST_K": first_key,
-        "NUM_BLOCKS": blocks,
-        "PLACES": launches.places(sizes["PLACES"], blocks),
-        "KEYS": launches.key_slots(call, block),
-        "C": padded(call.channels),
-    }
+    sizes |= {"PASSES": passes, "FIRST_K": first_key, "KEYS": launches.key_slots(call, block)}
+    return launches.in_blocks(call, sizes, triton.cdiv(own, block * passes))
 
 
 def ctas_an_sm(call: Call, sizes: dict[str, int]) -> int:

@@ -83,7 +83,6 @@ def load_queries(i, cta):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     mbarrier.expect(cta.bias_full, 2 * smem.tile_bytes(cta.bias_desc))
     for w in gl.static_range(2):
         tile = cta.bias_smem.index(w)
@@ -252,9 +251,9 @@ def compute(w: gl.constexpr, cta):
 def backward_queries_bias_kernel(
     q_desc, k_desc, v_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc, bias_desc,
     grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial, waiting,
-    mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride, num_rows, num_heads,
-    num_queries, num_keys, scale, HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    SCALE_Q: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
+    mask_strides, statistics_stride, num_rows, num_heads, num_queries, num_keys, scale,
+    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``MORE_KEYS``: there are more than these.
 
@@ -291,7 +290,7 @@ def backward_queries_bias_kernel(
     delta += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
     place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
     partial += place * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
-    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
+    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
     two_groups(Cta(
         q, grad, out, rest, gate, lse, delta_smem, k, v, bias_desc, bias_smem, mask, mask_smem,
         unmasked_smem, grad_q_desc, result_smem, other_smem, more.index(1), more.index(2), open,
@@ -330,7 +329,7 @@ def launch(
         launches.bias(bias, q, 64, BLOCK_K.value), launches.rows(gradients.q, 64),
         q_desc if gradients.gate is None else launches.rows(gradients.gate, 32),
         launches.rows(shared.grad_ungated, 32), launches.rows(shared.q, 32), shared.delta, mask,
-        sums, lse if waiting is None else waiting, *call.mask_strides, lse.stride(2),
+        sums, lse if waiting is None else waiting, call.mask_strides, lse.stride(2),
         *call.scalars,
         HAS_GATE=gate is not None, BIAS_SCALE=call.bias_scale, SCALE_Q=call.scales_q,
         TRANSPOSED=transposed(bias), C=padded(call.channels), MORE_KEYS=waiting is not None,

@@ -165,9 +165,8 @@ def differentiate_block(
 @gluon.jit
 def backward_row_kernel(
     q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse, grad_q_desc, grad_k_desc,
-    grad_v_desc, grad_gate_desc, mask, mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
-    num_items, num_rows, num_heads, num_queries, num_keys, scale, HAS_GATE: gl.constexpr,
-    C: gl.constexpr, NUM_Q: gl.constexpr,
+    grad_v_desc, grad_gate_desc, mask, mask_strides, lse_stride, num_items, num_rows, num_heads,
+    num_queries, num_keys, scale, HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr,
 ):  # fmt: skip
     """See the module. Queries beyond the last read as zeros and so add nothing."""
     WARPS: gl.constexpr = gl.num_warps()
@@ -204,7 +203,6 @@ def backward_row_kernel(
         load_row(rings, n, item, num_rows, num_heads, item < num_items, HAS_GATE)
     own = gl.arange(0, KEYS, layout=by_key)
     batch, row, head = place_of(first, num_rows, num_heads)
-    mask_strides = mask_stride_b, mask_stride_r, mask_stride_k
     row_mask, own_mask = load_row_mask(mask, mask_strides, batch, row, own, num_keys, KEYS)
     memory = q_smem, grad_smem, out_smem, grad_s_smem
     num_rounds = gl.cdiv(num_items - first, step)
@@ -286,7 +284,7 @@ def backward(
         launches.rows(gradients.q, block), launches.rows(gradients.k, keys),
         launches.rows(gradients.v, keys),
         q_desc if gradients.gate is None else launches.rows(gradients.gate, block), mask,
-        *call.mask_strides, kept.lse.stride(2), items, *call.scalars,
+        call.mask_strides, kept.lse.stride(2), items, *call.scalars,
         HAS_GATE=gate is not None, C=padded(call.channels), NUM_Q=num_q, num_warps=num_warps,
         maxnreg=128,
     )  # fmt: skip

@@ -23,7 +23,6 @@ from scalefold_kernels.gluon import mma_layout, opaque_zero, widen, zeros
 from scalefold_kernels.ops.attention.arguments import Call, Kept, transposed
 from scalefold_kernels.ops.attention.hopper import launches, parts
 from scalefold_kernels.ops.attention.rest import OF_BFLOAT16, byte_of_rest
-from scalefold_kernels.tma import padded
 
 LOWEST = gl.constexpr(2.0**-100)
 HIGHEST = gl.constexpr(2.0**100)
@@ -104,7 +103,7 @@ def attend_to_block(
     s = parts.load_bias(
         cta.bias_smem.index(w * cta.NUM_BLOCKS + j), cta.BLOCK_K, cta.HAS_BIAS, cta.TRANSPOSED
     )
-    place = parts.wait_block(cta.k, before, j, cta.NUM_BLOCKS)
+    place = ring.wait_full(cta.k, before * cta.NUM_BLOCKS + j)
     k = cta.k.slots.index(place).reshape([cta.BLOCK_K, cta.C])
     v = cta.v.slots.index(place).reshape([cta.BLOCK_K, cta.C])
     s = mma(q, k.permute((1, 0)), s, use_acc=cta.HAS_BIAS, is_async=True)
@@ -164,8 +163,8 @@ def load_rows(pass_index, cta):
         stage = before & 1
         leave_mask(row_mask, rows_smem.index(stage), cta.unmasked_smem.index(stage), cta)
         for j in range(cta.NUM_BLOCKS):
-            place = parts.wait_room(cta.k, before, j, cta.NUM_BLOCKS)
-            parts.load_keys(cta.k, cta.v, place, cta.batch, row, j * cta.BLOCK_K, cta.head)
+            at = [cta.batch, row, j * cta.BLOCK_K, cta.head, 0]
+            ring.load_pair(cta.k, cta.v, before * cta.NUM_BLOCKS + j, at, at)
             if j == cta.k.full.shape[0] - 1:
                 more = i + 1 < cta.rows
                 after = gl.where(more, row + 1, row)
@@ -182,7 +181,6 @@ def load_rows(pass_index, cta):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     if cta.HAS_BIAS:
         mbarrier.expect(cta.bias_full, cta.GROUPS * cta.NUM_BLOCKS * smem.tile_bytes(cta.bias_desc))
         for w in gl.static_range(cta.GROUPS):
@@ -267,7 +265,6 @@ def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
 
 @gluon.jit
 def compute(cta, w: gl.constexpr):
-    """Warp group ``w``."""
     if cta.HAS_BIAS:
         mbarrier.wait(cta.bias_full, 0)
     held = attend_to_rows(0, cta, w, False)
@@ -298,8 +295,8 @@ def run_partitions(cta):
 
 @gluon.jit
 def forward_kernel(
-    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask, lse, mask_stride_b,
-    mask_stride_r, mask_stride_k, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
+    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask, lse, mask_strides,
+    lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
     TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
     NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr, GROUPS: gl.constexpr,
@@ -329,7 +326,7 @@ def forward_kernel(
     finished = smem.barriers(1, GROUPS).index(0)
     fence_async_shared()
 
-    mask = parts.mask_of(mask, batch, mask_stride_b, mask_stride_r, mask_stride_k, num_keys)
+    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
     run_partitions(Cta(
         bias_desc, q, k, v, gate_desc, mask, out_desc, rest_desc, lse, gl.to_tensor(lse_stride),
         out_smem, bias_smem, mask_smem, unmasked_smem, again_smem, rest_smem,
@@ -354,23 +351,17 @@ def launch(call: Call, kept: Kept) -> None:
         q_desc, launches.rows(k, block), launches.rows(v, block),
         q_desc if gate is None else launches.rows(gate, 64), launches.bias(bias, q, 64, block),
         launches.rows(out, 64), launches.rows(out if rest is None else rest, 64), mask, lse,
-        *call.mask_strides, lse.stride(2), *call.scalars,
+        call.mask_strides, lse.stride(2), *call.scalars,
         HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=call.bias_scale,
         TRANSPOSED=transposed(bias), KEEPS=rest is not None, **sizes,
     )  # fmt: skip
 
 
 def constants(call: Call) -> dict[str, int]:
-    """The tile, and what follows from it."""
     sizes = call.tile("attention_forward_hopper", "sm_90")
     block = sizes["BLOCK_K"]
-    blocks = triton.cdiv(call.num_keys, block)
-    return sizes | {
-        "NUM_BLOCKS": blocks,
-        "PLACES": launches.places(sizes["PLACES"], blocks),
-        "KEYS": launches.key_slots(call, block),
-        "C": padded(call.channels),
-    }
+    sizes["KEYS"] = launches.key_slots(call, block)
+    return launches.in_blocks(call, sizes, triton.cdiv(call.num_keys, block))
 
 
 def ctas_an_sm(call: Call, sizes: dict[str, int]) -> int:

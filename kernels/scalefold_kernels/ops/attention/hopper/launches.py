@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 import triton
 from torch import Tensor
-from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.attention.arguments import Call, in_memory, transposed
-from scalefold_kernels.tma import VECTOR, padded, reachable, steps
+from scalefold_kernels.tma import VECTOR, padded, reachable, tiles_of
 
 SHARED_BYTES = 228 * 1024
 """Shared memory of an SM."""
@@ -56,9 +55,13 @@ def fitting(shared_bytes: int, warp_groups: int, maxnreg: int) -> int:
     return min(SHARED_BYTES // needed, REGISTERS // (THREADS * warp_groups * maxnreg))
 
 
-def places(most: int, blocks: int) -> int:
-    """Places of a ring: as many as divide the number of blocks, so that each has its own."""
-    return max(n for n in range(1, most + 1) if blocks % n == 0)
+def in_blocks(call: Call, sizes: dict[str, int], blocks: int) -> dict[str, int]:
+    """A tile, and what follows from the number of blocks in a row.
+
+    Places of a ring are as many as divide this number, so that each block has its own.
+    """
+    places = max(n for n in range(1, sizes["PLACES"] + 1) if blocks % n == 0)
+    return sizes | {"NUM_BLOCKS": blocks, "PLACES": places, "C": padded(call.channels)}
 
 
 def key_slots(call: Call, block: int) -> int:
@@ -85,22 +88,17 @@ def gradient_rows(grad_out: Tensor) -> Tensor:
 
 def rows(x: Tensor, block: int) -> TensorDescriptor:
     """Tiles (block positions, channels) of a tensor (B, R, N, H, C); zeros beyond its ends."""
-    width = padded(x.shape[-1])
-    line = width * x.element_size()
-    layout = gl.NVMMASharedLayout(line if line >= 32 else 0, 8 * x.element_size(), 5)
-    return TensorDescriptor(x, [*x.shape], steps(x), [1, 1, block, 1, width], layout)
+    return tiles_of(x, 1, 1, block, 1, padded(x.shape[-1]))
 
 
 def bias(bias: Tensor | None, stand_in: Tensor, block_q: int, block_k: int) -> TensorDescriptor:
     """Tiles of a bias (B, H, Q, K), in the order of its memory."""
-    x, rows, columns = stand_in[:, 0] if bias is None else bias, block_q, block_k
+    x = stand_in[:, 0] if bias is None else bias
     if transposed(bias):
-        x, rows, columns = x.mT, block_k, block_q
-    layout = gl.NVMMASharedLayout(min(128, 2 * columns), 16, 4)
-    return TensorDescriptor(x, [*x.shape], steps(x), [1, 1, rows, columns], layout)
+        return tiles_of(x.mT, 1, 1, block_k, block_q)
+    return tiles_of(x, 1, 1, block_q, block_k)
 
 
 def statistics(x: Tensor, block: int) -> TensorDescriptor:
     """Tiles (block positions) of a tensor (B, R, H, N) of float32."""
-    layout = gl.NVMMASharedLayout(0, 32, 4)
-    return TensorDescriptor(x, [*x.shape], steps(x), [1, 1, 1, block], layout)
+    return tiles_of(x, 1, 1, 1, block)

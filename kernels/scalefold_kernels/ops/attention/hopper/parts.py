@@ -110,8 +110,9 @@ Mask = namedtuple("Mask", "start stride_r stride_k num_keys")
 
 
 @gluon.jit
-def mask_of(mask, batch, stride_b, stride_r, stride_k, num_keys):
+def mask_of(mask, batch, strides, num_keys):
     """The `Mask` of a sample."""
+    stride_b, stride_r, stride_k = strides
     start = mask + batch.to(gl.int64) * stride_b
     return Mask(start, gl.to_tensor(stride_r), gl.to_tensor(stride_k), gl.to_tensor(num_keys))
 
@@ -212,32 +213,6 @@ def store_mask(row_mask, num_keys, unmasked, mask_smem):
     added = gl.where((row_mask != 0) | (unmasked == 0), 0.0, MASKED_LOGIT)
     added = gl.where(keys < num_keys, added, float("-inf"))
     reinterpret(mask_smem, mask_smem.dtype, [KEYS], smem.FLAT).store(added.to(mask_smem.dtype))
-
-
-@gluon.jit
-def block_place(blocks, i, j, NUM_BLOCKS: gl.constexpr):
-    """Place of block ``j`` of the ``i``-th row in a ring, and how often it was filled before.
-
-    Places divide NUM_BLOCKS (`launch.places`): a block has the same one in every row.
-    """
-    PLACES: gl.constexpr = blocks.full.shape[0]
-    return j % PLACES, i * (NUM_BLOCKS // PLACES) + j // PLACES
-
-
-@gluon.jit
-def wait_block(blocks, i, j, NUM_BLOCKS: gl.constexpr):
-    """Wait until block ``j`` of the ``i``-th row has come; returns its place."""
-    place, used = block_place(blocks, i, j, NUM_BLOCKS)
-    mbarrier.wait(blocks.full.index(place), used & 1)
-    return place
-
-
-@gluon.jit
-def wait_room(blocks, i, j, NUM_BLOCKS: gl.constexpr):
-    """Wait until there is room for block ``j`` of the ``i``-th row; returns its place."""
-    place, used = block_place(blocks, i, j, NUM_BLOCKS)
-    mbarrier.wait(blocks.empty.index(place), (used & 1) ^ 1)
-    return place
 
 
 @gluon.jit

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.dot import SMALL, block
+from scalefold_kernels.loads import load_matrix, load_vector
 from scalefold_kernels.ops.global_attention.op import Parameters
 from scalefold_kernels.ops.global_attention.triton.forward import (
     MEAN_EPS,
@@ -25,10 +26,8 @@ from scalefold_kernels.ops.global_attention.triton.forward import (
     grid_of,
     head_scale,
     load_kept,
-    load_matrix,
     load_rows,
     load_softmax,
-    load_vector,
     store_rows,
     strides,
     with_mask,
@@ -85,7 +84,7 @@ def global_attention_values_kernel(
     grad_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, value_weight_ptr, gate_weight_ptr,
     gate_bias_ptr, out_weight_ptr, result_ptr, attended_ptr, grad_attended_ptr, sums_ptr,
     grad_b, grad_s, grad_n, x_b, x_s, x_n, num_rows,
-    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_A: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -113,7 +112,7 @@ def global_attention_values_kernel(
     for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
         rows = start + block
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, EPS, BLOCK_C)[0].to(kind)
+        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(kind)
         gate = gates(x_hat, gate_weight, gate_bias, PRECISION)
         grad = load_rows(grad_ptr, grad_s, rows, num_rows, c, C)
         products = tl.dot(grad.T, gate.to(kind), products, input_precision=PRECISION)
@@ -126,10 +125,10 @@ def global_attention_values_kernel(
     at, inside = c[:, None] * D + d[None, :], (c < C)[:, None] & (d < D)[None, :]
     tl.store(out_sums + at, products * result[None, :], mask=inside)
     tl.store(out_sums + C * D + c, grad_out_bias, mask=c < C)
-    out_weight = load_matrix(out_weight_ptr, c, d, c < C, D)
+    out_weight = load_matrix(out_weight_ptr, c, d, c < C, D).to(tl.float32)
     grad_result = by_head(tl.sum(out_weight * products, 0), member)
 
-    value_weight = load_matrix(value_weight_ptr, d % A, c, d < D, C)
+    value_weight = load_matrix(value_weight_ptr, d % A, c, d < D, C).to(tl.float32)
     grad_rows = tl.dot(grad_result, value_weight, input_precision=SMALL)
     at, inside = h[:, None] * C + c[None, :], (h < H)[:, None] & (c < C)[None, :]
     place = column * H * C + at
@@ -148,7 +147,7 @@ def global_attention_query_kernel(
     mean_ptr, query_ptr, softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr,
     grad_mean_ptr, sums_ptr,
     x_b, x_s, x_n, mask_b, mask_s, mask_n, num_rows, scale,
-    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_A: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -176,7 +175,7 @@ def global_attention_query_kernel(
         kept = load_kept(mask_ptr, mask_s, rows, num_rows)
         count += kept
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, EPS, BLOCK_C)[0].to(kind)
+        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(kind)
         _, grad_logit = softmax_again(
             x_hat, along, towards, kept, rows, num_rows, highest, weights, delta, PRECISION
         )
@@ -190,7 +189,7 @@ def global_attention_query_kernel(
     at, inside = a[:, None] * C + c[None, :], (a < A)[:, None] & (c < C)[None, :]
     of_key = shared(query, grad_direction, a, d, A)
     tl.store(sums_ptr + 2 * C + D * C + at, of_key, mask=inside)
-    key_weight = load_matrix(key_weight_ptr, d % A, c, d < D, C)
+    key_weight = load_matrix(key_weight_ptr, d % A, c, d < D, C).to(tl.float32)
     grad_query = tl.dot(grad_direction, key_weight.T, input_precision=SMALL)
     grad_query = tl.sum(tl.where(member, grad_query, 0.0), 0) * scale
 
@@ -200,7 +199,7 @@ def global_attention_query_kernel(
     row = mean * norm_weight + load_vector(norm_bias_ptr, c, C) * share
     at, inside = d[:, None] * C + c[None, :], (d < D)[:, None] & (c < C)[None, :]
     tl.store(sums_ptr + 2 * C + at, grad_query[:, None] * row[None, :], mask=inside)
-    query_weight = load_matrix(query_weight_ptr, d, c, d < D, C)
+    query_weight = load_matrix(query_weight_ptr, d, c, d < D, C).to(tl.float32)
     grad_row = tl.sum(query_weight * grad_query[:, None], 0)
     tl.store(sums_ptr + c, norm_weight_sum + grad_row * mean, mask=c < C)
     norm_bias_sum = load_vector(sums_ptr + C, c, C) + grad_row * share
@@ -215,7 +214,7 @@ def global_attention_rows_kernel(
     out_weight_ptr, result_ptr, softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr,
     grad_mean_ptr, grad_x_ptr, sums_ptr,
     grad_b, grad_s, grad_n, x_b, x_s, x_n, mask_b, mask_s, mask_n, out_b, out_s, out_n, num_rows,
-    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -235,7 +234,7 @@ def global_attention_rows_kernel(
         gate_weight_ptr, gate_bias_ptr, norm_weight, norm_bias, c, d, C, D, kind
     )
     result = load_vector(result_ptr + column * D, d, D)
-    out_weight = load_matrix(out_weight_ptr, c, d, c < C, D) * result[None, :]
+    out_weight = load_matrix(out_weight_ptr, c, d, c < C, D).to(tl.float32) * result[None, :]
     out_weight = out_weight.to(kind)
     along, towards, highest, weights, delta = load_heads(
         softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr, norm_weight, column, h, c,
@@ -248,7 +247,7 @@ def global_attention_rows_kernel(
         kept = load_kept(mask_ptr, mask_s, rows, num_rows)
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
         grad = load_rows(grad_ptr, grad_s, rows, num_rows, c, C)
-        x_hat, _, rstd = standardise(x, c < C, C, EPS, BLOCK_C)
+        x_hat, _, rstd = standardise(x, c < C, C, BLOCK_C)
         x_hat = x_hat.to(kind)
         gate = gates(x_hat, gate_weight, gate_bias, PRECISION)
         grad_gate = tl.dot(grad, out_weight, input_precision=PRECISION)
@@ -271,7 +270,7 @@ def global_attention_rows_kernel(
 
     sums_ptr = sums_of(sums_ptr, column, C, D, A)
     gate_sums = sums_ptr + 2 * C + D * C + 2 * A * C
-    gate_weight = load_matrix(gate_weight_ptr, d, c, d < D, C)
+    gate_weight = load_matrix(gate_weight_ptr, d, c, d < D, C).to(tl.float32)
     norm_weight_sum = load_vector(sums_ptr, c, C) + tl.sum(gate_weight * of_gate, 0)
     norm_bias_sum = tl.sum(gate_weight * of_gate_bias[:, None], 0)
     norm_bias_sum += load_vector(sums_ptr + C, c, C)

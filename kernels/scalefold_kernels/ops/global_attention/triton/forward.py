@@ -19,8 +19,8 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.dot import SMALL, block, precision
+from scalefold_kernels.loads import load_matrix, load_vector
 from scalefold_kernels.ops.global_attention.op import Parameters
-from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.triton import standardise
 from scalefold_kernels.tiles import tile_for
 
@@ -41,20 +41,6 @@ def column_number():
 def column_start(stride_b, stride_n):
     """Offset of the CTA's column."""
     return tl.program_id(1).to(tl.int64) * stride_b + tl.program_id(0).to(tl.int64) * stride_n
-
-
-@triton.jit
-def load_vector(ptr, at, size: tl.constexpr):
-    """Load elements of a vector in float32; 0 beyond the end."""
-    return tl.load(ptr + at, mask=at < size, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def load_matrix(ptr, rows, columns, inside_rows, COLUMNS: tl.constexpr):
-    """A contiguous matrix in float32; 0 outside."""
-    inside = inside_rows[:, None] & (columns < COLUMNS)[None, :]
-    at = rows[:, None] * COLUMNS + columns[None, :]
-    return tl.load(ptr + at, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -96,7 +82,7 @@ def by_head(vector, member):
 def gate_parameters(weight_ptr, bias_ptr, norm_weight, norm_bias, c, d, C: tl.constexpr,
                     D: tl.constexpr, kind: tl.constexpr):  # fmt: skip
     """Weight and bias of the gate as a function of x_hat."""
-    weight = load_matrix(weight_ptr, d, c, d < D, C)
+    weight = load_matrix(weight_ptr, d, c, d < D, C).to(tl.float32)
     bias = load_vector(bias_ptr, d, D) + tl.sum(weight * norm_bias[None, :], 1)
     return (weight * norm_weight[None, :]).to(kind), bias
 
@@ -132,7 +118,6 @@ def constants(kernel: str, x: Tensor, parameters: Parameters) -> dict[str, int |
         "C": channels,
         "D": every,
         "A": head,
-        "EPS": EPS,
         "PRECISION": precision(x.dtype),
         "BLOCK_C": block(channels),
         "BLOCK_D": block(every),
@@ -152,7 +137,7 @@ def global_attention_forward_kernel(
     value_weight_ptr, gate_weight_ptr, gate_bias_ptr, out_weight_ptr, out_bias_ptr,
     out_ptr, mean_ptr, query_ptr, result_ptr, softmax_ptr, direction_ptr, attended_ptr,
     x_b, x_s, x_n, mask_b, mask_s, mask_n, out_b, out_s, out_n, num_rows, scale,
-    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -179,14 +164,14 @@ def global_attention_forward_kernel(
         rows = start + block
         kept = load_kept(mask_ptr, mask_s, rows, num_rows)
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        total += standardise(x, c < C, C, EPS, BLOCK_C)[0] * kept[:, None]
+        total += standardise(x, c < C, C, BLOCK_C)[0] * kept[:, None]
         count += kept
     number = tl.sum(count, 0)
     mean = tl.sum(total, 0) / (number + MEAN_EPS)
     row = mean * norm_weight + norm_bias * (number / (number + MEAN_EPS))
-    query_weight = load_matrix(query_weight_ptr, d, c, d < D, C)
+    query_weight = load_matrix(query_weight_ptr, d, c, d < D, C).to(tl.float32)
     query = tl.sum(query_weight * row[None, :], 1) * scale
-    key_weight = load_matrix(key_weight_ptr, d % A, c, d < D, C)
+    key_weight = load_matrix(key_weight_ptr, d % A, c, d < D, C).to(tl.float32)
     direction = tl.dot(by_head(query, member), key_weight, input_precision=SMALL)
     at = h[:, None] * C + c[None, :]
     inside = (h < H)[:, None] & (c < C)[None, :]
@@ -200,7 +185,7 @@ def global_attention_forward_kernel(
         rows = start + block
         kept = load_kept(mask_ptr, mask_s, rows, num_rows)
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, EPS, BLOCK_C)[0].to(kind)
+        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(kind)
         logit = tl.dot(x_hat, along.T, input_precision=PRECISION)
         logit = with_mask(logit, kept, rows, num_rows)
         higher = tl.maximum(highest, tl.max(logit, 0))
@@ -212,7 +197,7 @@ def global_attention_forward_kernel(
         highest = higher
     attended = attended / weights[:, None]
     rows_of_heads = attended * norm_weight[None, :] + norm_bias[None, :]
-    value_weight = load_matrix(value_weight_ptr, d % A, c, d < D, C)
+    value_weight = load_matrix(value_weight_ptr, d % A, c, d < D, C).to(tl.float32)
     result = tl.dot(rows_of_heads, value_weight.T, input_precision=SMALL)
     result = tl.sum(tl.where(member, result, 0.0), 0)
 
@@ -226,13 +211,13 @@ def global_attention_forward_kernel(
     gate_weight, gate_bias = gate_parameters(
         gate_weight_ptr, gate_bias_ptr, norm_weight, norm_bias, c, d, C, D, kind
     )
-    out_weight = load_matrix(out_weight_ptr, c, d, c < C, D) * result[None, :]
+    out_weight = load_matrix(out_weight_ptr, c, d, c < C, D).to(tl.float32) * result[None, :]
     out_weight = out_weight.to(kind)
     out_bias = load_vector(out_bias_ptr, c, C)
     for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
         rows = start + block
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, EPS, BLOCK_C)[0].to(kind)
+        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(kind)
         gate = gates(x_hat, gate_weight, gate_bias, PRECISION)
         out = tl.dot(gate.to(kind), out_weight.T, input_precision=PRECISION)
         out += x + out_bias[None, :]

@@ -46,7 +46,6 @@ def both(x, mask):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_K
     sample, first, first_tile = parts.start(cta, gl.program_id(0) // cta.COLUMN_BLOCKS)
     smem.load(cta.weight_desc, [0, column], cta.weight_full, cta.weight)
@@ -59,7 +58,6 @@ def load(cta):
 
 @gluon.jit
 def compute(w: gl.constexpr, cta):
-    """Warp group ``w``."""
     HALF_C: gl.constexpr = cta.BLOCK_C // 2
     HALF_K: gl.constexpr = cta.BLOCK_K // 2
     SUM: gl.constexpr = mma_layout(cta.BLOCK_K)
@@ -165,7 +163,6 @@ def residual_linear_backward_hopper_kernel(
 def backward(
     grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, parameters: Tensor
 ) -> None:
-    """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
     channels, inputs = weight.shape
     sizes = call.tile("residual_linear_backward_hopper", "sm_90")
     width, block = padded(channels), sizes["BLOCK_K"]

@@ -27,7 +27,7 @@ from scalefold_kernels.tma import padded, tiles_of
 Cta = namedtuple(
     "Cta",
     "out_desc bias key layer threshold scale key_stride h x weight_desc weight weight_full "
-    "mask_smem order C SHARED BLOCK_K BLOCK_C COLUMN_BLOCKS X_STAGES",
+    "mask_smem order C SHARED BLOCK_C COLUMN_BLOCKS",
 )
 
 
@@ -40,7 +40,6 @@ def start_of(w, cta):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_C
     smem.load(cta.weight_desc, [column, 0], cta.weight_full, cta.weight)
     sample0, first0, tile0 = start_of(0, cta)
@@ -61,7 +60,6 @@ def load(cta):
 
 @gluon.jit
 def compute(w, cta):
-    """Warp group ``w``."""
     OUT: gl.constexpr = mma_layout(cta.BLOCK_C)
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     sample, first, first_tile = start_of(w, cta)
@@ -89,20 +87,15 @@ def compute(w, cta):
             hashes = mix(mix(mix(state, tile), gl.to_tensor(0)), flat)
             of_line = gl.where(kept(hashes, cta.threshold), cta.scale, 0.0)
             update *= gl.convert_layout(of_line, gl.SliceLayout(0, OUT))[None, :]
-        if cta.X_STAGES > 1:
-            # The tile before has left: its place may be filled.
-            tma.store_wait(0)
-            if n > 0:
-                mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, n - 1, w)))
-        place = ring.wait_full(cta.x, n, w)
-        x_tile = cta.x.slots.index(place)
+        # The tile before has left: its place may be filled.
+        tma.store_wait(0)
+        if n > 0:
+            mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, n - 1, w)))
+        x_tile = cta.x.slots.index(ring.wait_full(cta.x, n, w))
         x_tile.store((widen(x_tile.load(OUT)) + update).to(x_tile.dtype))
         fence_async_shared()
         at = [parts.line_of(cta, sample, tile), first, column]
         async_store(cta.out_desc, at, smem.as_described(x_tile, cta.out_desc))
-        if cta.X_STAGES == 1:
-            tma.store_wait(0)
-            mbarrier.arrive(cta.x.empty.index(place))
         n += 1
     tma.store_wait(0)
 
@@ -127,12 +120,11 @@ def residual_linear_forward_hopper_kernel(
     two_groups(Cta(
         out_desc, bias, key, gl.to_tensor(layer), gl.to_tensor(threshold), gl.to_tensor(scale),
         gl.to_tensor(key_stride), h, x, weight_desc, smem.tile(weight_desc), smem.barrier(),
-        mask_smem, parts.tensors(order), C, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, X_STAGES,
+        mask_smem, parts.tensors(order), C, SHARED, BLOCK_C, COLUMN_BLOCKS,
     ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> Tensor:
-    """The sum of ``x`` and the update; all tensors are contiguous."""
     out = torch.empty_like(x)
     channels, inputs = weight.shape
     sizes = call.tile("residual_linear_forward_hopper", "sm_90")

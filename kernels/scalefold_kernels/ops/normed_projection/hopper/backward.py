@@ -44,7 +44,6 @@ Cta = namedtuple(
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
@@ -215,7 +214,6 @@ def write_sums(w, norm_sums, bias_sums, weight_sum, cta, FIRST: gl.constexpr):
 
 @gluon.jit
 def compute(w, cta):
-    """Warp group ``w``."""
     OUT: gl.constexpr = mma_layout(cta.BLOCK_C)
     A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(PART))
@@ -306,7 +304,6 @@ def backward(
     through: Tensor | None,
     gradients: Gradients,
 ) -> Tensor:
-    """Gradient of x; fills ``gradients``."""
     assert grad is not None
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
     launch = rows.tile("projection_backward_hopper", "sm_90", P=sizes.outputs, S=sizes.few)

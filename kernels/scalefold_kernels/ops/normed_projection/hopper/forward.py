@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
-from scalefold_kernels.ops.norm.op import EPS
+from scalefold_kernels.ops.norm.triton import EPS
 from scalefold_kernels.ops.normed_projection.arguments import Norm, Projections
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.tma import num_ctas, padded, tiles_of
@@ -28,7 +28,7 @@ Cta = namedtuple(
     "Cta",
     "norm_weight norm_bias bias first_biased first_scale few_scale few_ptr stats out_desc out_smem "
     "x weight few_desc few_weight few_full num_rows sample_rows num_tiles "
-    "C P S SCALED EPS BLOCKS BLOCK_C BLOCK_P BLOCK_S STAGES OUT_STAGES HAS_BIAS HAS_FEW",
+    "C P S SCALED BLOCKS BLOCK_C BLOCK_P BLOCK_S STAGES OUT_STAGES HAS_BIAS HAS_FEW",
 )
 
 
@@ -40,7 +40,6 @@ def few_block(few):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
@@ -60,7 +59,7 @@ def load(cta):
 
 
 @gluon.jit
-def standardise(x, C: gl.constexpr, EPS: gl.constexpr):
+def standardise(x, C: gl.constexpr):
     """Rows of mean 0 and variance 1 in float32, mean and 1 / standard deviation."""
     L: gl.constexpr = x.type.layout
     x = widen(x)
@@ -77,7 +76,7 @@ def standardise(x, C: gl.constexpr, EPS: gl.constexpr):
 def normalised(tile, first, cta, L: gl.constexpr):
     """Rows after LayerNorm; their statistics are stored."""
     c = gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(0, L))
-    x_hat, mean, rstd = standardise(tile.load(L), cta.C, cta.EPS)
+    x_hat, mean, rstd = standardise(tile.load(L), cta.C)
     row = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
     gl.store(cta.stats + row, mean, mask=row < cta.num_rows)
     gl.store(cta.stats + cta.num_rows + row, rstd, mask=row < cta.num_rows)
@@ -89,7 +88,6 @@ def normalised(tile, first, cta, L: gl.constexpr):
 
 @gluon.jit
 def compute(w, cta):
-    """Warp group ``w``."""
     OUT: gl.constexpr = mma_layout(cta.BLOCK_P)
     FEW: gl.constexpr = mma_layout(cta.BLOCK_S)
     L: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
@@ -157,7 +155,7 @@ def compute(w, cta):
 def projection_forward_hopper_kernel(
     x_desc, weight_desc, few_desc, out_desc, norm_weight, norm_bias, bias, first_scale, few_scale,
     few_ptr, stats, first_biased, num_rows, sample_rows, num_tiles, C: gl.constexpr,
-    P: gl.constexpr, S: gl.constexpr, SCALED: gl.constexpr, EPS: gl.constexpr,
+    P: gl.constexpr, S: gl.constexpr, SCALED: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
     X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_FEW: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
@@ -174,13 +172,12 @@ def projection_forward_hopper_kernel(
         norm_weight, norm_bias, bias, gl.to_tensor(first_biased), first_scale, few_scale, few_ptr,
         stats, out_desc, out_smem, x, weight, few_desc, few_weight, few_full,
         gl.to_tensor(num_rows), gl.to_tensor(sample_rows), gl.to_tensor(num_tiles),
-        C, P, S, SCALED, EPS, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, OUT_STAGES, HAS_BIAS,
+        C, P, S, SCALED, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, OUT_STAGES, HAS_BIAS,
         HAS_FEW,
     ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: Tensor) -> None:
-    """Fill ``out``, ``few`` and the statistics."""
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
     launch = rows.tile("projection_forward_hopper", "sm_90", P=sizes.outputs, S=sizes.few)
     width, block = padded(sizes.channels), launch["BLOCK_P"]
@@ -194,6 +191,6 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         norm.weight if bias is None else bias, projections.first_scale, projections.few_scale, few,
         norm.stats, sizes.first_biased, rows.num_rows, rows.num_rows // x.shape[0], num_tiles,
         C=sizes.channels, P=sizes.outputs, S=sizes.few,
-        SCALED=0 if projections.first_scale == 1 else projections.first, EPS=EPS, BLOCK_C=width,
+        SCALED=0 if projections.first_scale == 1 else projections.first, BLOCK_C=width,
         BLOCK_S=few_block(sizes.few), HAS_BIAS=bias is not None, HAS_FEW=sizes.few > 0, **launch,
     )  # fmt: skip

@@ -102,7 +102,6 @@ def following_tile(tile, chain):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     i, n = gl.to_tensor(0), gl.to_tensor(0)
     first_tile = gl.program_id(0)
     for which in gl.static_range(1 if cta.MEAN else 2):
@@ -205,7 +204,6 @@ def write_part(total, out, x, y, split, chain):
 
 @gluon.jit
 def compute(w: gl.constexpr, cta):
-    """Warp group ``w``."""
     zero = zeros(ROWS, GROUP_Y * SIZE_D)
     i, n = gl.to_tensor(0), gl.to_tensor(0)
     first_tile = gl.program_id(0)

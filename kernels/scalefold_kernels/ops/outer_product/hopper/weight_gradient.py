@@ -42,7 +42,6 @@ Cta = namedtuple(
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     c, i = gl.program_id(0) * 2 * GROUP_C, gl.program_id(1) * BLOCK_I
     for w in gl.static_range(2):
         ring.fill(cta.a, w, [c + w * GROUP_C, i, 0])
@@ -110,7 +109,6 @@ def write(total, out, z, c, size_c, size_z):
 
 @gluon.jit
 def compute(w: gl.constexpr, cta):
-    """Warp group ``w``."""
     start = gl.program_id(2) * cta.j_per_split
     num_pairs = (gl.minimum(start + cta.j_per_split, cta.size_j) - start + PAIR - 1) // PAIR
     low = zeros(ROWS, COLUMNS)

@@ -28,7 +28,6 @@ def why_not(function: str, x_RC: Tensor, parameters: Parameters) -> str | None:
 
 
 def backward(grad_RC: Tensor, x_RC: Tensor, kept: Kept, parameters: Parameters) -> list[Tensor]:
-    """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
     grad_RC = within_reach(grad_RC)
     grad_hidden, products, sums = gradients(kept.normed, grad_RC, parameters)
     grad_x, sums_over_rows = input_gradient(grad_hidden, x_RC, kept.stats, grad_RC, parameters)

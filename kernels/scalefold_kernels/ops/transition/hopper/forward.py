@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
-from scalefold_kernels.ops.norm.op import EPS
+from scalefold_kernels.ops.norm.triton import EPS
 from scalefold_kernels.ops.transition.hopper.parts import load_bias, relu, width_of
 from scalefold_kernels.ops.transition.op import Kept, Parameters, tile_of
 from scalefold_kernels.tma import num_ctas, tiles_of
@@ -25,13 +25,12 @@ from scalefold_kernels.tma import num_ctas, tiles_of
 Cta = namedtuple(
     "Cta",
     "norm_weight norm_bias up_bias down_bias out_desc normed_desc stats x up down turns num_rows "
-    "num_tiles C H EPS BLOCK_C BLOCK_H PLACES KEEP",
+    "num_tiles C H BLOCK_C BLOCK_H KEEP",
 )
 
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
@@ -51,7 +50,7 @@ def part_width(columns):
 
 
 @gluon.jit
-def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: gl.constexpr):
+def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr):
     """Normalise a tile's rows in place; returns their mean and 1 / standard deviation.
 
     The tile is 0 beyond C.
@@ -87,7 +86,6 @@ def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: g
 
 @gluon.jit
 def compute(w: gl.constexpr, cta):
-    """Warp group ``w``."""
     HIDDEN: gl.constexpr = mma_layout(cta.BLOCK_H)
     OUT: gl.constexpr = mma_layout(cta.BLOCK_C)
     A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
@@ -102,15 +100,13 @@ def compute(w: gl.constexpr, cta):
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = (2 * tile + w) * ROWS
         number = 2 * n + w
-        place = ring.wait_full(cta.x, number)
-        x_tile = cta.x.slots.index(place)
+        x_tile = cta.x.slots.index(ring.wait_full(cta.x, number))
         x = x_tile.load(OUT)
-        if cta.PLACES > 2:
-            if n > 0:
-                # Wait until this group's previous result, two numbers ago, has left.
-                tma.store_wait(0)
-                mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, number - 2)))
-        mean, rstd = normalise(x_tile, cta.norm_weight, cta.norm_bias, cta.C, cta.BLOCK_C, cta.EPS)
+        if n > 0:
+            # Wait until this group's previous result, two numbers ago, has left.
+            tma.store_wait(0)
+            mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, number - 2)))
+        mean, rstd = normalise(x_tile, cta.norm_weight, cta.norm_bias, cta.C, cta.BLOCK_C)
         fence_async_shared()
         if cta.KEEP:
             async_store(cta.normed_desc, [row, 0], x_tile)
@@ -152,9 +148,6 @@ def compute(w: gl.constexpr, cta):
         x_tile.store((out + out_bias[None, :]).to(dtype))
         fence_async_shared()
         async_store(cta.out_desc, [row, 0], x_tile)
-        if cta.PLACES == 2:
-            tma.store_wait(0)
-            mbarrier.arrive(cta.x.empty.index(place))
         n += 1
     tma.store_wait(0)
 
@@ -162,7 +155,7 @@ def compute(w: gl.constexpr, cta):
 @gluon.jit
 def forward_kernel(
     x_desc, up_desc, down_desc, out_desc, normed_desc, norm_weight, norm_bias, up_bias, down_bias,
-    stats, num_rows, num_tiles, C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
+    stats, num_rows, num_tiles, C: gl.constexpr, H: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr, KEEP: gl.constexpr,
 ):  # fmt: skip
@@ -179,12 +172,11 @@ def forward_kernel(
     two_groups(Cta(
         norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats, x, up, down,
         turns, gl.to_tensor(num_rows), gl.to_tensor(num_tiles),
-        C, H, EPS, BLOCK_C, BLOCK_H, PLACES, KEEP,
+        C, H, BLOCK_C, BLOCK_H, KEEP,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
 def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | None) -> None:
-    """Fill ``out``, and what is kept for backward."""
     norm_weight, norm_bias, up, up_bias, down, down_bias = parameters
     num_rows, channels = x_RC.shape
     num_hidden = len(up)
@@ -197,5 +189,5 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
         tiles_of(x_RC, ROWS.value, width), tiles_of(up, block, width), tiles_of(down, width, block),
         tiles_of(out_RC, ROWS.value, width), tiles_of(normed, ROWS.value, width), norm_weight,
         norm_bias, up_bias, down_bias, stats, num_rows, num_tiles,
-        C=channels, H=num_hidden, EPS=EPS, BLOCK_C=width, KEEP=kept is not None, **sizes,
+        C=channels, H=num_hidden, BLOCK_C=width, KEEP=kept is not None, **sizes,
     )  # fmt: skip

@@ -34,7 +34,6 @@ Cta = namedtuple(
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     h = gl.program_id(0) * cta.BLOCK_H
     mbarrier.expect(cta.weights_full, smem.tile_bytes(cta.up_desc, cta.down_desc))
     async_load(cta.up_desc, [h, 0], cta.weights_full, cta.up)
@@ -142,7 +141,6 @@ def compute_gradient(cta):
 
 @gluon.jit
 def compute(w: gl.constexpr, cta):
-    """Warp group ``w``."""
     if w == 0:
         compute_hidden(cta)
     else:

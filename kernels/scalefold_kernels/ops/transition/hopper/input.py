@@ -38,7 +38,6 @@ Cta = namedtuple(
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     i = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         row = 2 * tile * ROWS
@@ -139,7 +138,6 @@ def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
 
 @gluon.jit
 def compute(w: gl.constexpr, cta):
-    """Warp group ``w``."""
     S: gl.constexpr = mma_layout(COLUMNS)
     total = zeros(cta.BLOCK_C, COLUMNS)
     STEPS: gl.constexpr = (cta.H + DEPTH - 1) // DEPTH

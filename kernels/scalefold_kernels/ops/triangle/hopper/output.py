@@ -18,7 +18,6 @@ from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.gluon import mma_layout, one_group, widen, zeros
-from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.triangle.arguments import OutputArguments, Sizes, new_statistics
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
@@ -31,13 +30,12 @@ PRODUCT, GATE, Z = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
 Cta = namedtuple(
     "Cta",
     "weight_desc product_desc gate_desc z_desc out_desc norm_weight norm_bias bias dropped mean "
-    "reciprocal weight product gate z weight_full full empty P ROWS COLUMNS num_tiles eps SHARED C",
+    "reciprocal weight product gate z weight_full full empty P ROWS COLUMNS num_tiles SHARED C",
 )
 
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     turn = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         first = tile * TILE
@@ -54,7 +52,6 @@ def load(cta):
 
 @gluon.jit
 def compute(cta):
-    """The warp group."""
     S: gl.constexpr = mma_layout(cta.C)
     H: gl.constexpr = mma_layout(64)
     A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
@@ -99,7 +96,7 @@ def compute(cta):
 @gluon.jit(do_not_specialize=["layer", "num_tiles"])
 def output_forward_kernel(
     product_desc, gate_desc, z_desc, weight_desc, out_desc, norm_weight, norm_bias, bias,
-    key, layer, threshold, factor, mean, reciprocal, P, ROWS, COLUMNS, num_tiles, eps,
+    key, layer, threshold, factor, mean, reciprocal, P, ROWS, COLUMNS, num_tiles,
     SHARED: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """Result (P, Z), statistics (P,)."""
@@ -110,14 +107,13 @@ def output_forward_kernel(
         dropped, mean, reciprocal, smem.tiles(weight_desc, halves), smem.tile(product_desc),
         smem.tiles(gate_desc, halves), smem.tiles(z_desc, halves), smem.barrier(),
         smem.barriers(3, 1), smem.barriers(3, 1), gl.to_tensor(P), gl.to_tensor(ROWS),
-        gl.to_tensor(COLUMNS), gl.to_tensor(num_tiles), eps, SHARED, C,
+        gl.to_tensor(COLUMNS), gl.to_tensor(num_tiles), SHARED, C,
     ), compute, load, LOADER_REGISTERS)  # fmt: skip
 
 
 def output_forward(
     sizes: Sizes, given: OutputArguments, z: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Updated z; mean and reciprocal deviation of each position's product."""
     product, gate, weights, dropout = given
     out = torch.empty_like(z)
     mean, reciprocal = new_statistics(z[..., 0])
@@ -126,7 +122,7 @@ def output_forward(
         parts.column_tiles(product, sizes.hidden), *(parts.row_tiles(x, 64) for x in (gate, z)),
         parts.weight_tiles(weights.matrix), parts.row_tiles(out, 64),
         weights.scale, weights.shift, weights.bias, *drawing(dropout),
-        mean, reciprocal, sizes.positions, *z.shape[1:3], num_tiles, EPS,
+        mean, reciprocal, sizes.positions, *z.shape[1:3], num_tiles,
         SHARED=None if dropout is None else dropout.shared, C=sizes.pair, maxnreg=registers,
     )  # fmt: skip
     return out, mean, reciprocal

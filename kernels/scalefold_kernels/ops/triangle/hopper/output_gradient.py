@@ -20,11 +20,11 @@ from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.gluon import mma_layout, widen, zeros
+from scalefold_kernels.ops.norm.weights import finish
 from scalefold_kernels.ops.triangle.arguments import OutputArguments, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
-from scalefold_kernels.ops.triangle.triton.weights import finish
 from scalefold_kernels.smem import SUMS
 
 LOADER_REGISTERS = gl.constexpr(24)
@@ -44,7 +44,6 @@ Cta = namedtuple(
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     HALVES: gl.constexpr = cta.C // 64
     bytes: gl.constexpr = smem.tile_bytes(cta.product.desc) + HALVES * smem.tile_bytes(
         cta.gate_desc, cta.d_out_desc
@@ -235,7 +234,6 @@ def output_backward_kernel(
 def output_backward(
     sizes: Sizes, given: OutputArguments, statistics: Sequence[Tensor], d_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of product and gate; of the parameters, one after the other in one vector."""
     product, gate, weights, dropout = given
     d_product, d_gate = torch.empty_like(product), torch.empty_like(gate)
     ctas, channels = parts.num_ctas(sizes, gate), sizes.pair
@@ -250,5 +248,5 @@ def output_backward(
         SHARED=None if dropout is None else dropout.shared, C=channels, STAGES=2, REGISTERS=160,
     )  # fmt: skip
     scale, shift, matrix, _ = weights
-    gradients = finish(sizes, partial, partial_bias, scale, shift, [matrix])
+    gradients = finish(partial, partial_bias, scale, shift, [matrix])
     return d_product, d_gate, gradients

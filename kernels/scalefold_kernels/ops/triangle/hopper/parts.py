@@ -16,6 +16,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_load
 from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.ops.norm.triton import EPS
 from scalefold_kernels.ops.triangle.arguments import Sizes
 from scalefold_kernels.tma import tiles_of, within_reach
 
@@ -153,13 +154,13 @@ def columns(pointer, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def standardise(x, eps):
+def standardise(x):
     """Rows of zero mean and unit variance; mean; reciprocal deviation."""
     CHANNELS: gl.constexpr = x.shape[1]
     mean = row_sum(x) * (1.0 / CHANNELS)
     centred = x - mean[:, None]
     variance = row_sum(centred * centred) * (1.0 / CHANNELS)
-    reciprocal = 1.0 / gl.sqrt_rn(variance + eps)
+    reciprocal = 1.0 / gl.sqrt_rn(variance + EPS)
     return centred * reciprocal[:, None], mean, reciprocal
 
 
@@ -167,7 +168,7 @@ def standardise(x, eps):
 def normalised(x, first, cta):
     """Rows of a tile after LayerNorm; their statistics are stored."""
     S: gl.constexpr = x.type.layout
-    standard, mean, reciprocal = standardise(x, cta.eps)
+    standard, mean, reciprocal = standardise(x)
     position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
     gl.store(cta.mean + position, mean, mask=position < cta.P)
     gl.store(cta.reciprocal + position, reciprocal, mask=position < cta.P)

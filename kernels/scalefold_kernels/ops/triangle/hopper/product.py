@@ -73,7 +73,6 @@ def load_block(desc, matrix, k, at, bar, block):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     n = gl.to_tensor(0)
     for i in range(cta.rounds):
         for p in gl.static_range(cta.PRODUCTS):
@@ -105,7 +104,6 @@ def operand(desc, block):
 
 @gluon.jit
 def compute(w, cta):
-    """Warp group ``w``."""
     out = cta.out.index(w)
     n = gl.to_tensor(0)
     for i in range(cta.rounds):

@@ -26,7 +26,7 @@ from scalefold_kernels.ops.triangle.arguments import (
 )
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS, LOG2E, TILE
-from scalefold_kernels.ops.triangle.triton.weights import projection_gradients
+from scalefold_kernels.ops.triangle.weights import projection_gradients
 
 WEIGHTS = gl.constexpr(3)
 """Slots of the ring of 64 rows of a weight each."""
@@ -66,7 +66,6 @@ def load_weight(cta, n, number: gl.constexpr, row):
 
 @gluon.jit
 def load(cta):
-    """The loader warp."""
     HALVES: gl.constexpr = cta.C // 64
     i = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
@@ -145,7 +144,6 @@ def differentiate_operand(d_normed, normed, mask_P, first, step, n, m, cta):
 
 @gluon.jit
 def compute(cta):
-    """The warp group."""
     C: gl.constexpr = cta.C
     HALVES: gl.constexpr = C // 64
     S: gl.constexpr = mma_layout(C)
@@ -237,7 +235,6 @@ def projection_backward_kernel(
 def projection_backward(
     sizes: Sizes, gradients: ProjectionGradients, kept: ProjectionKept, weights: ProjectionWeights
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of z; those of the parameters, one after the other in one vector."""
     d_a, d_b, d_gate, through = gradients
     z, mask, a, b, *statistics = kept
     d_z, standard = torch.empty_like(z), torch.empty_like(z)

@@ -1,6 +1,6 @@
 """Output of triangle multiplication in Triton: one kernel each way. Legend as in `parts`.
 
-Backward leaves the sums for the parameters' gradients to `weights`.
+Backward leaves the sums for the parameters' gradients to `..weights`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,15 @@ from torch import Tensor
 from scalefold_kernels.dot import block
 from scalefold_kernels.dropout.kernel import dropout_factor, hash_of
 from scalefold_kernels.dropout.mask import drawing
-from scalefold_kernels.ops.norm.op import EPS
+from scalefold_kernels.loads import load_matrix, load_vector
+from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
     Sizes,
     new_statistics,
 )
-from scalefold_kernels.ops.triangle.triton.parts import (
-    matrix,
-    norm_gradient,
-    sigmoid,
-    standardise,
-    vector,
-)
-from scalefold_kernels.ops.triangle.triton.weights import output_gradients
+from scalefold_kernels.ops.triangle.triton.parts import sigmoid
+from scalefold_kernels.ops.triangle.weights import output_gradients
 
 
 @triton.jit
@@ -47,29 +42,29 @@ def factor_of(
 @triton.jit(do_not_specialize=["layer"])
 def output_forward_kernel(
     z, product, gate, norm_weight, norm_bias, weight, bias,
-    key, layer, threshold, factor, out, mean, reciprocal, P, ROWS, COLUMNS, eps,
+    key, layer, threshold, factor, out, mean, reciprocal, P, ROWS, COLUMNS,
     SHARED: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = position.to(tl.int64)[:, None] * Z
-    channel = tl.arange(0, BLOCK_C)[None, :]
-    inside = (position[:, None] < P) & (channel < C)
-    offset = channel.to(tl.int64) * P + position[:, None]
+    channel = tl.arange(0, BLOCK_C)
+    inside = (position[:, None] < P) & (channel < C)[None, :]
+    offset = channel[None, :].to(tl.int64) * P + position[:, None]
     x = tl.load(product + offset, mask=inside, other=0.0).to(tl.float32)
-    standard, mean_P, reciprocal_P = standardise(x, C, BLOCK_C, eps)
+    standard, mean_P, reciprocal_P = standardise(x, channel < C, C, BLOCK_C)
     tl.store(mean + position, mean_P, mask=position < P)
     tl.store(reciprocal + position, reciprocal_P, mask=position < P)
-    normed = standard * vector(norm_weight, 0, C, BLOCK_C)[None, :]
-    normed = (normed + vector(norm_bias, 0, C, BLOCK_C)[None, :]).to(product.dtype.element_ty)
+    normed = standard * load_vector(norm_weight, channel, C)[None, :]
+    normed = (normed + load_vector(norm_bias, channel, C)[None, :]).to(product.dtype.element_ty)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
         inside_PZ = (position[:, None] < P) & (column[None, :] < Z)
         logit = tl.load(gate + row + column[None, :], mask=inside_PZ, other=0.0)
-        w = matrix(weight, first, Z, C, BLOCK_Z, BLOCK_C)
+        w = load_matrix(weight, column, channel, column < Z, C)
         value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
-        value += vector(bias, first, Z, BLOCK_Z)[None, :]
+        value += load_vector(bias, column, Z)[None, :]
         value *= sigmoid(logit.to(tl.float32))
         if key is not None:
             value *= factor_of(
@@ -92,14 +87,14 @@ def output_backward_kernel(
     dtype: tl.constexpr = product.dtype.element_ty
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = position.to(tl.int64)[:, None] * Z
-    channel = tl.arange(0, BLOCK_C)[None, :]
-    inside_PC = (position[:, None] < P) & (channel < C)
-    offset_PC = channel.to(tl.int64) * P + position[:, None]
+    channel = tl.arange(0, BLOCK_C)
+    inside_PC = (position[:, None] < P) & (channel < C)[None, :]
+    offset_PC = channel[None, :].to(tl.int64) * P + position[:, None]
     x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
     mean_P = tl.load(mean + position, mask=position < P, other=0.0)
     reciprocal_P = tl.load(reciprocal + position, mask=position < P, other=0.0)
-    scale_C = vector(norm_weight, 0, C, BLOCK_C)
-    shift_C = vector(norm_bias, 0, C, BLOCK_C)
+    scale_C = load_vector(norm_weight, channel, C)
+    shift_C = load_vector(norm_bias, channel, C)
     standard_PC = (x - mean_P[:, None]) * reciprocal_P[:, None]
     normed = (standard_PC * scale_C[None, :] + shift_C[None, :]).to(dtype)
     tl.store(standard + offset_PC, standard_PC.to(dtype), mask=inside_PC)
@@ -108,9 +103,9 @@ def output_backward_kernel(
         column = first + tl.arange(0, BLOCK_Z)
         inside_PZ = (position[:, None] < P) & (column[None, :] < Z)
         offset_PZ = row + column[None, :]
-        w = matrix(weight, first, Z, C, BLOCK_Z, BLOCK_C)
+        w = load_matrix(weight, column, channel, column < Z, C)
         value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
-        value += vector(bias, first, Z, BLOCK_Z)[None, :]
+        value += load_vector(bias, column, Z)[None, :]
         gradient = tl.load(d_out + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32)
         opened = sigmoid(tl.load(gate + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32))
         if key is not None:
@@ -126,7 +121,7 @@ def output_backward_kernel(
     # Read again: held over the loop it would cost registers, and with them warps.
     x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
     standard_PC = (x - mean_P[:, None]) * reciprocal_P[:, None]
-    d_x = norm_gradient(d_normed * scale_C[None, :], standard_PC, reciprocal_P, C)
+    d_x = standardise_backward(d_normed * scale_C[None, :], standard_PC, reciprocal_P, C)
     tl.store(d_product + offset_PC, d_x.to(dtype), mask=inside_PC)
 
 
@@ -140,7 +135,7 @@ def output_forward(
     blocks = sizes.tile("output_forward", BLOCK_Z=sizes.pair)
     output_forward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
         z, product, gate, *weights, *drawing(dropout), out, mean, reciprocal, sizes.positions,
-        *z.shape[1:3], EPS,
+        *z.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
         **sizes.constants(), **blocks,
     )  # fmt: skip

@@ -33,37 +33,3 @@ def sigmoid(x):
             }""",
         "=f,f", [x], dtype=tl.float32, is_pure=False, pack=1,
     )  # fmt: skip
-
-
-@triton.jit
-def matrix(pointer, first_row, ROWS, COLUMNS, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Rows first_row... of a contiguous (ROWS, COLUMNS) matrix, zeros beyond its edges."""
-    row = first_row + tl.arange(0, BLOCK_R)[:, None]
-    column = tl.arange(0, BLOCK_C)[None, :]
-    inside = (row < ROWS) & (column < COLUMNS)
-    return tl.load(pointer + row * COLUMNS + column, mask=inside, other=0.0)
-
-
-@triton.jit
-def vector(pointer, first, SIZE, BLOCK: tl.constexpr):
-    index = first + tl.arange(0, BLOCK)
-    return tl.load(pointer + index, mask=index < SIZE, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def standardise(x, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, eps):
-    """Rows of zero mean and unit variance, zeros in the padding; mean; reciprocal deviation."""
-    mean = tl.sum(x, 1) / CHANNELS
-    centred = x - mean[:, None]
-    if CHANNELS != BLOCK:
-        centred = tl.where(tl.arange(0, BLOCK)[None, :] < CHANNELS, centred, 0.0)
-    reciprocal = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / CHANNELS + eps)
-    return centred * reciprocal[:, None], mean, reciprocal
-
-
-@triton.jit
-def norm_gradient(gradient, standard, reciprocal, CHANNELS: tl.constexpr):
-    """Gradient of the input of `standardise` from that of its result."""
-    along = tl.sum(gradient * standard, 1) / CHANNELS
-    mean = tl.sum(gradient, 1) / CHANNELS
-    return (gradient - mean[:, None] - standard * along[:, None]) * reciprocal[:, None]

@@ -1,6 +1,6 @@
 """Projection of triangle multiplication in Triton: one kernel each way. Legend as in `parts`.
 
-Backward leaves the sums for the parameters' gradients to `weights`.
+Backward leaves the sums for the parameters' gradients to `..weights`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.dot import block
-from scalefold_kernels.ops.norm.op import EPS
+from scalefold_kernels.loads import load_matrix, load_vector
+from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.ops.triangle.arguments import (
     Projected,
     ProjectionGradients,
@@ -19,14 +20,8 @@ from scalefold_kernels.ops.triangle.arguments import (
     ProjectionWeights,
     Sizes,
 )
-from scalefold_kernels.ops.triangle.triton.parts import (
-    matrix,
-    norm_gradient,
-    sigmoid,
-    standardise,
-    vector,
-)
-from scalefold_kernels.ops.triangle.triton.weights import projection_gradients
+from scalefold_kernels.ops.triangle.triton.parts import sigmoid
+from scalefold_kernels.ops.triangle.weights import projection_gradients
 
 
 @triton.jit
@@ -35,7 +30,7 @@ def projection_forward_kernel(
     a_weight, a_bias, a_gate_weight, a_gate_bias,
     b_weight, b_bias, b_gate_weight, b_gate_bias,
     gate_weight, gate_bias,
-    a, b, gate, mean, reciprocal, P, eps,
+    a, b, gate, mean, reciprocal, P,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -45,32 +40,31 @@ def projection_forward_kernel(
     row = position.to(tl.int64)[:, None] * Z
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
-    standard, mean_P, reciprocal_P = standardise(x, Z, BLOCK_Z, eps)
+    standard, mean_P, reciprocal_P = standardise(x, zed < Z, Z, BLOCK_Z)
     tl.store(mean + position, mean_P, mask=position < P)
     tl.store(reciprocal + position, reciprocal_P, mask=position < P)
-    normed = standard * vector(norm_weight, 0, Z, BLOCK_Z)[None, :]
-    normed = (normed + vector(norm_bias, 0, Z, BLOCK_Z)[None, :]).to(z.dtype.element_ty)
+    normed = standard * load_vector(norm_weight, zed, Z)[None, :]
+    normed = (normed + load_vector(norm_bias, zed, Z)[None, :]).to(z.dtype.element_ty)
     for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
-        channels = step // 2 * BLOCK_C
+        channel = step // 2 * BLOCK_C + tl.arange(0, BLOCK_C)
         is_a = step % 2 == 0
         weight = tl.where(is_a, a_weight, b_weight)
         gate_w = tl.where(is_a, a_gate_weight, b_gate_weight)
-        gate_w = tl.trans(matrix(gate_w, channels, C, Z, BLOCK_C, BLOCK_Z))
+        gate_w = tl.trans(load_matrix(gate_w, channel, zed, channel < C, Z))
         opened = tl.dot(normed, gate_w, input_precision=PRECISION)
-        w = tl.trans(matrix(weight, channels, C, Z, BLOCK_C, BLOCK_Z))
+        w = tl.trans(load_matrix(weight, channel, zed, channel < C, Z))
         value = tl.dot(normed, w, input_precision=PRECISION)
-        opened += vector(tl.where(is_a, a_gate_bias, b_gate_bias), channels, C, BLOCK_C)[None, :]
-        value += vector(tl.where(is_a, a_bias, b_bias), channels, C, BLOCK_C)[None, :]
+        opened += load_vector(tl.where(is_a, a_gate_bias, b_gate_bias), channel, C)[None, :]
+        value += load_vector(tl.where(is_a, a_bias, b_bias), channel, C)[None, :]
         value *= sigmoid(opened) * mask_P[:, None]
-        channel = channels + tl.arange(0, BLOCK_C)[None, :]
-        inside_PC = (position[:, None] < P) & (channel < C)
-        at = tl.where(is_a, a, b) + channel.to(tl.int64) * P + position[:, None]
+        inside_PC = (position[:, None] < P) & (channel < C)[None, :]
+        at = tl.where(is_a, a, b) + channel[None, :].to(tl.int64) * P + position[:, None]
         tl.store(at, value.to(z.dtype.element_ty), mask=inside_PC)
     for first in tl.range(0, Z, BLOCK_C, num_stages=STAGES):
-        w = matrix(gate_weight, first, Z, Z, BLOCK_C, BLOCK_Z)
-        logit = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
-        logit += vector(gate_bias, first, Z, BLOCK_C)[None, :]
         column = first + tl.arange(0, BLOCK_C)
+        w = load_matrix(gate_weight, column, zed, column < Z, Z)
+        logit = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
+        logit += load_vector(gate_bias, column, Z)[None, :]
         inside_column = (position[:, None] < P) & (column[None, :] < Z)
         logit = logit.to(gate.dtype.element_ty)
         tl.store(gate + row + column[None, :], logit, mask=inside_column)
@@ -99,26 +93,25 @@ def projection_backward_kernel(
     mean_P = tl.load(mean + position, mask=position < P, other=0.0)
     reciprocal_P = tl.load(reciprocal + position, mask=position < P, other=0.0)
     mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
-    scale_Z = vector(norm_weight, 0, Z, BLOCK_Z)
+    scale_Z = load_vector(norm_weight, zed, Z)
     standard_PZ = (x - mean_P[:, None]) * reciprocal_P[:, None]
-    normed = standard_PZ * scale_Z[None, :] + vector(norm_bias, 0, Z, BLOCK_Z)[None, :]
+    normed = standard_PZ * scale_Z[None, :] + load_vector(norm_bias, zed, Z)[None, :]
     normed = normed.to(dtype)
     tl.store(standard + row + zed[None, :], standard_PZ.to(dtype), mask=inside)
     d_normed = tl.zeros((BLOCK_P, BLOCK_Z), tl.float32)
     for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
-        first = step // 2 * BLOCK_C
+        channel = step // 2 * BLOCK_C + tl.arange(0, BLOCK_C)
         is_a = step % 2 == 0
-        channel = first + tl.arange(0, BLOCK_C)[None, :]
-        inside_PC = (position[:, None] < P) & (channel < C)
-        offset = channel.to(tl.int64) * P + position[:, None]
+        inside_PC = (position[:, None] < P) & (channel < C)[None, :]
+        offset = channel[None, :].to(tl.int64) * P + position[:, None]
         gradient = tl.load(tl.where(is_a, d_a, d_b) + offset, mask=inside_PC, other=0.0)
         gradient = gradient.to(tl.float32)
         value = tl.load(tl.where(is_a, a, b) + offset, mask=inside_PC, other=0.0)
         gate_w = tl.where(is_a, a_gate_weight, b_gate_weight)
-        gate_w = matrix(gate_w, first, C, Z, BLOCK_C, BLOCK_Z)
-        w = matrix(tl.where(is_a, a_weight, b_weight), first, C, Z, BLOCK_C, BLOCK_Z)
+        gate_w = load_matrix(gate_w, channel, zed, channel < C, Z)
+        w = load_matrix(tl.where(is_a, a_weight, b_weight), channel, zed, channel < C, Z)
         opened = tl.dot(normed, tl.trans(gate_w), input_precision=PRECISION)
-        opened += vector(tl.where(is_a, a_gate_bias, b_gate_bias), first, C, BLOCK_C)[None, :]
+        opened += load_vector(tl.where(is_a, a_gate_bias, b_gate_bias), channel, C)[None, :]
         opened = sigmoid(opened)
         # With operand = mask gate value: d_logit = d_operand mask value gate (1 - gate).
         d_value = (gradient * opened * mask_P[:, None]).to(dtype)
@@ -132,11 +125,11 @@ def projection_backward_kernel(
         column = first + tl.arange(0, BLOCK_C)
         inside_column = (position[:, None] < P) & (column[None, :] < Z)
         d_logit = tl.load(d_gate + row + column[None, :], mask=inside_column, other=0.0)
-        w = matrix(gate_weight, first, Z, Z, BLOCK_C, BLOCK_Z)
+        w = load_matrix(gate_weight, column, zed, column < Z, Z)
         d_normed = tl.dot(d_logit, w, d_normed, input_precision=PRECISION)
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     standard_PZ = (x - mean_P[:, None]) * reciprocal_P[:, None]
-    d_x = norm_gradient(d_normed * scale_Z[None, :], standard_PZ, reciprocal_P, Z)
+    d_x = standardise_backward(d_normed * scale_Z[None, :], standard_PZ, reciprocal_P, Z)
     if HAS_THROUGH:
         d_x += tl.load(d_through + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     tl.store(d_z + row + zed[None, :], d_x.to(dtype), mask=inside)
@@ -149,7 +142,7 @@ def projection_forward(
     found = Projected.empty(z, sizes.hidden)
     blocks = sizes.tile("projection_forward", BLOCK_C=min(sizes.hidden, sizes.pair))
     projection_forward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        z, mask, *weights, *found, sizes.positions, EPS,
+        z, mask, *weights, *found, sizes.positions,
         BLOCK_Z=block(sizes.pair), **sizes.constants(), **blocks,
     )  # fmt: skip
     return found

@@ -1,15 +1,11 @@
 """Gradients of the parameters of triangle multiplication, for all backends of its projections.
 
-They are taken against *standard*, the normalised values before scale and shift. With G the sum over
-positions of gradient x standard, and g that of the gradient, a projection of
-``standard * scale + shift`` has the weight gradient G * scale + g shift^T. The normalisation's own
-gradients are the column sums of W * G and of W * g. So the matrix products have the only sums over
-positions. Legend as in `parts`.
+They are taken against *standard*, the normalised values before scale and shift, and finished by
+`norm.weights`. So the matrix products have the only sums over positions. Legend as in
+`triton.parts`.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 import triton
@@ -17,9 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.limits import index, needs_int64
+from scalefold_kernels.ops.norm.weights import finish
 from scalefold_kernels.ops.triangle.arguments import OutputWeights, ProjectionWeights, Sizes
-from scalefold_kernels.ops.triangle.triton.parts import vector
-from scalefold_kernels.sums import sum_rows
 
 
 @triton.jit
@@ -96,61 +91,6 @@ def projection_weights_kernel(
         store_part(partial, partial_bias, products, sums, 4 * C, row, column, 4 * C + Z, Z, Z)
 
 
-@triton.jit
-def finish_weights_kernel(
-    partial, partial_bias, scale, shift, weight_0, weight_1, weight_2, weight_3, weight_4,
-    result, share, PARTS, TOTAL, ROWS, LAST_ROWS, COLUMNS: tl.constexpr,
-    BLOCK_S: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """Adds the parts up, undoes the normalisation's scale and shift; see the module.
-
-    Matrix t of n has ROWS rows (the last: LAST_ROWS). result: the gradients of scale and shift
-    (left to `sum_rows`), then of each matrix and its bias. share (CTAs, 2, COLUMNS): what
-    each CTA's rows give to those of scale and shift. CTA (r, t, n): rows, matrix, columns.
-    """
-    matrix = tl.program_id(1)
-    weight = weight_0
-    if matrix == 1:
-        weight = weight_1
-    elif matrix == 2:
-        weight = weight_2
-    elif matrix == 3:
-        weight = weight_3
-    elif matrix == 4:
-        weight = weight_4
-    rows = tl.where(matrix == tl.num_programs(1) - 1, LAST_ROWS, ROWS)
-    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
-    column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside = (row[:, None] < rows) & (column[None, :] < COLUMNS)
-    product = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)
-    bias = tl.zeros((BLOCK_R,), tl.float32)
-    place = matrix * ROWS + row
-    offset = place[:, None] * COLUMNS + column[None, :]
-    for first in range(0, PARTS, BLOCK_S):
-        part = first + tl.arange(0, BLOCK_S)
-        at = partial + part[:, None, None] * TOTAL * COLUMNS + offset[None, :, :]
-        there = (part < PARTS)[:, None, None] & inside[None, :, :]
-        product += tl.sum(tl.load(at, mask=there, other=0.0), 0)
-        at = partial_bias + part[:, None] * TOTAL + place[None, :]
-        there = (part < PARTS)[:, None] & (row < rows)[None, :]
-        bias += tl.sum(tl.load(at, mask=there, other=0.0), 0)
-    w = tl.load(weight + row[:, None] * COLUMNS + column[None, :], mask=inside, other=0.0)
-    w = w.to(tl.float32)
-    first_column = tl.program_id(2) * BLOCK_N
-    gradient = product * vector(scale, first_column, COLUMNS, BLOCK_N)[None, :]
-    gradient += bias[:, None] * vector(shift, first_column, COLUMNS, BLOCK_N)[None, :]
-    first = 2 * COLUMNS + matrix * ROWS * (COLUMNS + 1)
-    dtype: tl.constexpr = result.dtype.element_ty
-    at = first + row[:, None] * COLUMNS + column[None, :]
-    tl.store(result + at, gradient.to(dtype), mask=inside)
-    if tl.program_id(2) == 0:
-        tl.store(result + first + rows * COLUMNS + row, bias.to(dtype), mask=row < rows)
-    cta = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    at = share + cta * 2 * COLUMNS + column
-    tl.store(at, tl.sum(w * product, 0), mask=column < COLUMNS)
-    tl.store(at + COLUMNS, tl.sum(w * bias[:, None], 0), mask=column < COLUMNS)
-
-
 def projection_gradients(
     sizes: Sizes, d_values: Tensor, d_gate: Tensor, standard: Tensor, weights: ProjectionWeights
 ) -> Tensor:
@@ -160,15 +100,15 @@ def projection_gradients(
     ``d_gate`` and ``standard`` (P, Z).
     """
     pair, hidden = sizes.pair, sizes.hidden
-    partial, partial_bias = _partial(standard, sizes, "projection_weights", 4 * hidden + pair, pair)
     blocks = sizes.tile("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
     rows = triton.cdiv(4 * hidden, blocks["BLOCK_R"]) + triton.cdiv(pair, blocks["BLOCK_R"])
     grid = blocks.pop("PARTS"), rows, triton.cdiv(pair, blocks["BLOCK_N"])
+    partial, partial_bias = _partial(standard, grid[0], 4 * hidden + pair, pair)
     projection_weights_kernel[grid](
         d_values, d_gate, standard, partial, partial_bias, sizes.positions,
         **sizes.constants(), **blocks,
     )  # fmt: skip
-    return finish(sizes, partial, partial_bias, weights.scale, weights.shift, weights.matrices)
+    return finish(partial, partial_bias, weights.scale, weights.shift, weights.matrices)
 
 
 def output_gradients(
@@ -176,46 +116,18 @@ def output_gradients(
 ) -> Tensor:
     """As `projection_gradients`, of the output: ``d_value`` (P, Z), ``standard`` (C, P)."""
     pair, hidden = sizes.pair, sizes.hidden
-    partial, partial_bias = _partial(d_value, sizes, "output_weights", pair, hidden)
     blocks = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
     rows = triton.cdiv(pair, blocks["BLOCK_R"])
     grid = blocks.pop("PARTS"), rows, triton.cdiv(hidden, blocks["BLOCK_N"])
+    partial, partial_bias = _partial(d_value, grid[0], pair, hidden)
     output_weights_kernel[grid](
         d_value, standard, partial, partial_bias, sizes.positions, INT64=needs_int64(standard),
         **sizes.constants(), **blocks,
     )  # fmt: skip
-    return finish(sizes, partial, partial_bias, weights.scale, weights.shift, [weights.matrix])
+    return finish(partial, partial_bias, weights.scale, weights.shift, [weights.matrix])
 
 
-def finish(
-    sizes: Sizes,
-    partial: Tensor,
-    partial_bias: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    weights: Sequence[Tensor],
-) -> Tensor:
-    """Gradients of scale, shift, and each weight and its bias, all in one vector."""
-    parts, total, columns = partial.shape
-    rows, last = weights[0].shape[0], weights[-1].shape[0]
-    gradients = scale.new_empty(2 * columns + total * (columns + 1))
-    blocks = sizes.tile("finish_weights", BLOCK_N=columns)
-    across = triton.cdiv(columns, blocks["BLOCK_N"])
-    grid = triton.cdiv(max(rows, last), blocks["BLOCK_R"]), len(weights), across
-    share = partial.new_empty(grid[0] * grid[1], 2 * columns)
-    unused = [weights[0]] * (5 - len(weights))
-    finish_weights_kernel[grid](
-        partial, partial_bias, scale, shift, *weights, *unused, gradients, share, parts, total,
-        rows, last, COLUMNS=columns, **blocks,
-    )  # fmt: skip
-    sum_rows(share, gradients.dtype, gradients[: 2 * columns])
-    return gradients
-
-
-def _partial(
-    like: Tensor, sizes: Sizes, name: str, rows: int, columns: int
-) -> tuple[Tensor, Tensor]:
-    """Where the parts of the sums over positions go: their number is the tile's."""
-    parts = sizes.tile(name)["PARTS"]
+def _partial(like: Tensor, parts: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Where the parts of the sums over positions go."""
     partial = like.new_empty(parts, rows, columns, dtype=torch.float32)
     return partial, partial.new_empty(parts, rows)
