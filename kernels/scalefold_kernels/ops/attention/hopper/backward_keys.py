@@ -46,13 +46,13 @@ def load_own(row, i, side, unmasked, cta):
 
 
 @gluon.jit
-def load_block(number, row, first, cta):
-    """Start the copies of a block of queries, gradients and statistics: this number of the ring."""
-    bytes: gl.constexpr = smem.tile_bytes(cta.q.desc, cta.grad.desc, cta.lse_desc, cta.delta_desc)
-    place = ring.wait_empty(cta.q, number, bytes)
+def load_block(place, row, first, cta):
+    """Start the copies of a block of queries, gradients and statistics to a place of the ring."""
     at, ready = [cta.batch, row, first, cta.head, 0], cta.q.full.index(place)
     statistics_at = [cta.batch, row, cta.head, first]
     lse, delta = cta.statistics_smem.index(2 * place), cta.statistics_smem.index(2 * place + 1)
+    bytes: gl.constexpr = smem.tile_bytes(cta.q.desc, cta.grad.desc, cta.lse_desc, cta.delta_desc)
+    mbarrier.expect(ready, bytes)
     ring.copy(cta.q, place, at)
     ring.copy(cta.grad, place, at)
     async_load(cta.lse_desc, statistics_at, ready, lse)
@@ -76,7 +76,8 @@ def load(cta):
         if cta.SIDES > 1:
             load_own(row, i, side, unmasked, cta)
         for j in range(cta.NUM_BLOCKS):
-            load_block(i * cta.NUM_BLOCKS + j, row, j * cta.BLOCK_Q, cta)
+            place = parts.wait_room(cta.q, i, j, cta.NUM_BLOCKS)
+            load_block(place, row, j * cta.BLOCK_Q, cta)
             if cta.SIDES == 1:
                 # Their place is empty at the end of the row before: blocks come first.
                 if j == cta.q.full.shape[0] - 1:
@@ -95,7 +96,7 @@ def differentiate_block(grad_k, grad_v, k, v, i, j, alike, unit, cta):
     by_column: gl.constexpr = gl.SliceLayout(0, S)
     # Logits are transposed, and so is the bias unless memory has it so.
     s = parts.load_bias(cta.bias_smem.index(j), cta.BLOCK_Q, cta.HAS_BIAS, not cta.TRANSPOSED)
-    place = ring.wait_full(cta.q, i * cta.NUM_BLOCKS + j)
+    place = parts.wait_block(cta.q, i, j, cta.NUM_BLOCKS)
     q = cta.q.slots.index(place).reshape([cta.BLOCK_Q, cta.C])
     grad = cta.grad.slots.index(place).reshape([cta.BLOCK_Q, cta.C])
     # The accumulator starts from what is subtracted from the logits, too: nothing waits for it.

@@ -140,7 +140,7 @@ def differentiate_block(
     S: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
     s = parts.load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TRANSPOSED)
-    place = ring.wait_full(k_ring, i * NUM_BLOCKS + j)
+    place = parts.wait_block(k_ring, i, j, NUM_BLOCKS)
     k = k_ring.slots.index(place).reshape([BLOCK_K, C])
     v = v_ring.slots.index(place).reshape([BLOCK_K, C])
     s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)

@@ -103,7 +103,7 @@ def attend_to_block(
     s = parts.load_bias(
         cta.bias_smem.index(w * cta.NUM_BLOCKS + j), cta.BLOCK_K, cta.HAS_BIAS, cta.TRANSPOSED
     )
-    place = ring.wait_full(cta.k, before * cta.NUM_BLOCKS + j)
+    place = parts.wait_block(cta.k, before, j, cta.NUM_BLOCKS)
     k = cta.k.slots.index(place).reshape([cta.BLOCK_K, cta.C])
     v = cta.v.slots.index(place).reshape([cta.BLOCK_K, cta.C])
     s = mma(q, k.permute((1, 0)), s, use_acc=cta.HAS_BIAS, is_async=True)
@@ -163,8 +163,8 @@ def load_rows(pass_index, cta):
         stage = before & 1
         leave_mask(row_mask, rows_smem.index(stage), cta.unmasked_smem.index(stage), cta)
         for j in range(cta.NUM_BLOCKS):
-            at = [cta.batch, row, j * cta.BLOCK_K, cta.head, 0]
-            ring.load_pair(cta.k, cta.v, before * cta.NUM_BLOCKS + j, at, at)
+            place = parts.wait_room(cta.k, before, j, cta.NUM_BLOCKS)
+            parts.load_keys(cta.k, cta.v, place, cta.batch, row, j * cta.BLOCK_K, cta.head)
             if j == cta.k.full.shape[0] - 1:
                 more = i + 1 < cta.rows
                 after = gl.where(more, row + 1, row)

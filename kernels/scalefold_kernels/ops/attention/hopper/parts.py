@@ -216,6 +216,32 @@ def store_mask(row_mask, num_keys, unmasked, mask_smem):
 
 
 @gluon.jit
+def block_place(blocks, i, j, NUM_BLOCKS: gl.constexpr):
+    """Place of block ``j`` of the ``i``-th row in a ring, and how often it was filled before.
+
+    Places divide NUM_BLOCKS (`launches.in_blocks`): a block has the same one in every row.
+    """
+    PLACES: gl.constexpr = blocks.full.shape[0]
+    return j % PLACES, i * (NUM_BLOCKS // PLACES) + j // PLACES
+
+
+@gluon.jit
+def wait_block(blocks, i, j, NUM_BLOCKS: gl.constexpr):
+    """Wait until block ``j`` of the ``i``-th row has come; returns its place."""
+    place, used = block_place(blocks, i, j, NUM_BLOCKS)
+    mbarrier.wait(blocks.full.index(place), used & 1)
+    return place
+
+
+@gluon.jit
+def wait_room(blocks, i, j, NUM_BLOCKS: gl.constexpr):
+    """Wait until there is room for block ``j`` of the ``i``-th row; returns its place."""
+    place, used = block_place(blocks, i, j, NUM_BLOCKS)
+    mbarrier.wait(blocks.empty.index(place), (used & 1) ^ 1)
+    return place
+
+
+@gluon.jit
 def load_keys(k, v, place, batch, row, first_key, head, wanted=True):
     """Start the copies of a block of keys and values to a place of their ring if ``wanted``."""
     at = [batch, row, first_key, head, 0]
