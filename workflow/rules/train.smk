@@ -6,7 +6,7 @@
 from scalefold.config import check_initial_weights, initial_weights_file
 from scalefold.launcher import choose_degree
 from scalefold.raw.chains import check_trainable
-from scalefold.train.restart_warnings import new_data_warnings, restart_warnings
+from scalefold.train.restart_warnings import restart_warnings
 
 # These rules need neither weights nor chains to train on. If `--until` names no others, a lack of
 # them is no error.
@@ -50,13 +50,9 @@ def check_processes(config):
 def say_restart_warnings(key):
     """Warn if training is to start over, or lacks checkpoints that are wanted."""
     if workflow.is_main_process:
-        config = TRAININGS[key]
-        steps = config.training.published_steps()
-        evaluated = {step for step in steps if os.path.exists(evaluation(key, step))}
-        training = Path(TRAINING.format(key=key))
-        new_data = new_data_warnings(training, Path(shards_of(key)), config)
-        missing = restart_warnings(training, config, published(key), evaluated)
-        for warning in [*new_data, *missing]:
+        training, evaluations = (Path(path.format(key=key)) for path in (TRAINING, EVALUATIONS))
+        shards = Path(shards_of(key))
+        for warning in restart_warnings(training, shards, evaluations, TRAININGS[key]):
             logger.warning(warning)
 
 

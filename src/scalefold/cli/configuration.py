@@ -61,7 +61,7 @@ def check(
     training.trainable names. The run's folder must be writable. An image file, the sequences of
     predict.fasta and distillation.fasta, and the files of section report must exist.
 
-    A training that the workflow would start over with other data is named.
+    A training run that the workflow would start over is named.
 
     With predict.weights, these, the sequences, and what a search needs must exist.
     """
@@ -174,19 +174,27 @@ def _check_weights(stages: Collection[Config]) -> None:
 
 
 def _warn_of_restarts(stages: Mapping[str, Config]) -> None:
-    """Warn of trainings that the workflow would start over with other data."""
+    """Warn of training runs that the workflow would start over, or begin beside others."""
     from scalefold.config import run_key
     from scalefold.config.stages import teachers
-    from scalefold.train.restart_warnings import new_data_warnings
+    from scalefold.train.restart_warnings import restart_warnings
 
-    taught_by = teachers(stages)
+    taught_by, keys = teachers(stages), {run_key(one) for one in stages.values()}
     for name, one in stages.items():
         run = shards = one.results / one.run_name
         if name in taught_by:
             teacher = taught_by[name]
             shards /= f"distilled/{'given' if teacher is None else run_key(stages[teacher])}"
-        for warning in new_data_warnings(run / "weights" / run_key(one), shards / "shards", one):
+        training, evaluations = (run / part / run_key(one) for part in ("weights", "evaluation"))
+        for warning in restart_warnings(training, shards / "shards", evaluations, one):
             typer.echo(f"warning: {warning}", err=True)
+        others = {path.parent.name for path in training.parent.glob("*/step-*.ready")} - keys
+        if others and not training.exists():
+            typer.echo(
+                f"warning: settings differ from those of {', '.join(sorted(others))} in "
+                f"{training.parent}: a new training run, {training.name}, begins beside",
+                err=True,
+            )
 
 
 def _check_sequences(config: Config) -> None:

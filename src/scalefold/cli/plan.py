@@ -142,7 +142,7 @@ def _print(content: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*(title for title, _ in _COLUMNS.values()), "beyond records")
+    table = Table(*(title for title, _ in _COLUMNS.values()), "extrapolated")
     for row in content["rows"]:
         cells = ("" if row[k] is None else f"{row[k]:{form}}" for k, (_, form) in _COLUMNS.items())
         table.add_row(*cells, ", ".join(row["extrapolated"]))

@@ -49,9 +49,14 @@ def check_files(
             number = counted(len(chains), "chain")
             said = f"the mirrors have none of these files for any of the {number}; correct"
             if kind == "structures" or _knows_no_chain(absent, data):
+                what = "chain of this list was found"
+                hint = ""
+                if kind == "alignments":
+                    what = "alignments of this list's chains were found"
+                    hint = " To do without, set search.query_alone and template_hits: null."
                 said = (
-                    f"{data.chains}: no chain of this list was found on the mirrors ({number}). "
-                    "Name the chains as the mirrors do, or correct"
+                    f"{data.chains}: no {what} on the mirrors ({number}).{hint} Name the chains as "
+                    "the mirrors do, or correct"
                 )
             raise InputError(f"{said} {_FIXES[kind]}:" + listed([_absent(path) for path in absent]))
     train = [row for row in chains if row.split == "train"]

@@ -61,7 +61,7 @@ def run_summary(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Ite
     else:
         yield "files: all listed chains have the files that they need"
     buckets = num_buckets(config, chains)
-    yield f"jobs: {num_jobs(stages, buckets)}, with {counted(buckets, 'bucket')}"
+    yield f"jobs of a whole run: {num_jobs(stages, buckets)}, with {counted(buckets, 'bucket')}"
     unused = set() if searched else {row.chain_key for row in lacking or ()}
     to_train_on = sum(row.split == "train" and row.chain_key not in unused for row in chains)
     for name, stage in stages.items():
@@ -124,8 +124,8 @@ def _hours(config: Config) -> str:
     growth = _growth(sizes, config)
     if not math.isfinite(growth):
         return (
-            "not recorded for a larger model than AlphaFold2's; training says what is left from "
-            "its first steps on. On a GPU, `scalefold bench step` measures a step"
+            "not recorded for a larger model than AlphaFold2's; the training log shows the time "
+            "left. On a GPU, `scalefold bench step` measures a step"
         )
     training = config.training
     if growth > 1:
@@ -143,7 +143,7 @@ def _hours(config: Config) -> str:
     cluster = Cluster(_KIND, 8, known.fabrics["ndr"], known.gpu_gib[_KIND], 1000.0, 2.5)
     row = Planner(measured, cluster, known).fastest(1)
     if row.gpu_hours < 0.1:
-        return "less than 0.1 on one H200; training says what is left from its first steps on"
+        return "less than 0.1 on one H200; the training log shows the time left"
     least = min(step.gib for step in known.steps if step.gib and step.sizes == sizes)
     about = "" if measured == config else "at most about "
     return (

@@ -200,7 +200,7 @@ def _with_reasons_of_fetch(set_aside: Sequence[Rejected], raw: Path) -> list[Rej
     for table in sorted(raw.glob("rejected*.tsv")):
         for rejection in read_rejected(table):
             said.setdefault(rejection.chain_key, []).append(
-                f". What {rejection.stage} met: {rejection.reason}"
+                f". Reported by {rejection.stage}: {rejection.reason}"
             )
     return [
         replace(own, reason="".join((own.reason.removesuffix("."), *said[own.chain_key])))

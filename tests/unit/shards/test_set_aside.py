@@ -160,7 +160,7 @@ def test_reasons_of_fetch_are_added_to_those_of_missing_chains_only(work):
     (rejected,) = read_rejected(work.out / "rejected.tsv")
     assert (rejected.chain_key, rejected.stage) == ("1aki_A", "structure")
     fix = "1aki.cif.gz: no such file. Fetch it, or correct the path."
-    assert rejected.reason.endswith(f"{fix} What fetch met: HTTP 404")
+    assert rejected.reason.endswith(f"{fix} Reported by fetch: HTTP 404")
 
 
 def record_fetch(table, *paths):

@@ -316,15 +316,19 @@ def test_training_goes_on_with_other_data_if_it_may(
     manifest = Manifest.read(other)
     sha256 = dataclasses.replace(manifest, counts={**manifest.counts, "more": 1}).write(other)
     change = {"training": {"steps": last + 1}}
-    assert new_data_warnings(out, shards, micro) == []
+    assert list(new_data_warnings(out, shards, micro)) == []
     (said,) = new_data_warnings(out, other, micro)
     assert "training.accept_new_data" in said
+    assert f"training.steps to more than {last}" in said
+    accepting = make_config(merge(micro_tree, {"training": {"accept_new_data": True}}))
+    (said,) = new_data_warnings(out, other, accepting)
+    assert f"training.steps to more than {last}" in said
     with pytest.raises(InputError, match="--accept-new-data"):
         train_quietly(make_config(merge(micro_tree, change)), other, out, resume=True)
     change["training"]["accept_new_data"] = True
     config = make_config(merge(micro_tree, change))
     assert run_key(config) == run_key(micro)
-    assert new_data_warnings(out, other, config) == []
+    assert list(new_data_warnings(out, other, config)) == []
     for set_aside in (False, True):  # as by hand, and as the workflow
         change["training"]["steps"] += 1
         config = make_config(merge(micro_tree, change))
