@@ -50,7 +50,9 @@ def check_processes(config):
 def say_restart_warnings(key):
     """Warn if training is to start over, or lacks checkpoints that are wanted."""
     if workflow.is_main_process:
-        training, evaluations = (Path(path.format(key=key)) for path in (TRAINING, EVALUATIONS))
+        training, evaluations = (
+            Path(path.format(key=key)) for path in (TRAINING, EVALUATIONS)
+        )
         shards = Path(shards_of(key))
         for warning in restart_warnings(training, shards, evaluations, TRAININGS[key]):
             logger.warning(warning)
