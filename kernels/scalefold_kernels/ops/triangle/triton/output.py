@@ -16,13 +16,12 @@ from scalefold_kernels.dot import block
 from scalefold_kernels.dropout.kernel import dropout_factor, hash_of
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.loads import load_matrix, load_vector
-from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
     Sizes,
     new_statistics,
 )
-from scalefold_kernels.ops.triangle.triton.parts import sigmoid
+from scalefold_kernels.ops.triangle.triton.parts import norm_gradient, sigmoid, standardise
 from scalefold_kernels.ops.triangle.weights import output_gradients
 
 
@@ -53,7 +52,7 @@ def output_forward_kernel(
     inside = (position[:, None] < P) & (channel < C)[None, :]
     offset = channel[None, :].to(tl.int64) * P + position[:, None]
     x = tl.load(product + offset, mask=inside, other=0.0).to(tl.float32)
-    standard, mean_P, reciprocal_P = standardise(x, channel < C, C, BLOCK_C)
+    standard, mean_P, reciprocal_P = standardise(x, C, BLOCK_C)
     tl.store(mean + position, mean_P, mask=position < P)
     tl.store(reciprocal + position, reciprocal_P, mask=position < P)
     normed = standard * load_vector(norm_weight, channel, C)[None, :]
@@ -121,7 +120,7 @@ def output_backward_kernel(
     # Read again: held over the loop it would cost registers, and with them warps.
     x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
     standard_PC = (x - mean_P[:, None]) * reciprocal_P[:, None]
-    d_x = standardise_backward(d_normed * scale_C[None, :], standard_PC, reciprocal_P, C)
+    d_x = norm_gradient(d_normed * scale_C[None, :], standard_PC, reciprocal_P, C)
     tl.store(d_product + offset_PC, d_x.to(dtype), mask=inside_PC)
 
 

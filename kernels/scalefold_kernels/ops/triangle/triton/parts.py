@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from scalefold_kernels.dot import ON_AMD
+from scalefold_kernels.ops.norm.triton import EPS
 
 NO_ASSEMBLY = tl.constexpr(ON_AMD or triton.knobs.runtime.interpret)
 """Where NVIDIA's instructions are unknown."""
@@ -33,3 +34,22 @@ def sigmoid(x):
             }""",
         "=f,f", [x], dtype=tl.float32, is_pure=False, pack=1,
     )  # fmt: skip
+
+
+@triton.jit
+def standardise(x, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows of zero mean and unit variance, zeros in the padding; mean; reciprocal deviation."""
+    mean = tl.sum(x, 1) / CHANNELS
+    centred = x - mean[:, None]
+    if CHANNELS != BLOCK:
+        centred = tl.where(tl.arange(0, BLOCK)[None, :] < CHANNELS, centred, 0.0)
+    reciprocal = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / CHANNELS + EPS)
+    return centred * reciprocal[:, None], mean, reciprocal
+
+
+@triton.jit
+def norm_gradient(gradient, standard, reciprocal, CHANNELS: tl.constexpr):
+    """Gradient of the input of `standardise` from that of its result."""
+    along = tl.sum(gradient * standard, 1) / CHANNELS
+    mean = tl.sum(gradient, 1) / CHANNELS
+    return (gradient - mean[:, None] - standard * along[:, None]) * reciprocal[:, None]

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from scalefold_kernels.dot import block
 from scalefold_kernels.loads import load_matrix, load_vector
-from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.ops.triangle.arguments import (
     Projected,
     ProjectionGradients,
@@ -20,7 +19,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     ProjectionWeights,
     Sizes,
 )
-from scalefold_kernels.ops.triangle.triton.parts import sigmoid
+from scalefold_kernels.ops.triangle.triton.parts import norm_gradient, sigmoid, standardise
 from scalefold_kernels.ops.triangle.weights import projection_gradients
 
 
@@ -40,7 +39,7 @@ def projection_forward_kernel(
     row = position.to(tl.int64)[:, None] * Z
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
-    standard, mean_P, reciprocal_P = standardise(x, zed < Z, Z, BLOCK_Z)
+    standard, mean_P, reciprocal_P = standardise(x, Z, BLOCK_Z)
     tl.store(mean + position, mean_P, mask=position < P)
     tl.store(reciprocal + position, reciprocal_P, mask=position < P)
     normed = standard * load_vector(norm_weight, zed, Z)[None, :]
@@ -129,7 +128,7 @@ def projection_backward_kernel(
         d_normed = tl.dot(d_logit, w, d_normed, input_precision=PRECISION)
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     standard_PZ = (x - mean_P[:, None]) * reciprocal_P[:, None]
-    d_x = standardise_backward(d_normed * scale_Z[None, :], standard_PZ, reciprocal_P, Z)
+    d_x = norm_gradient(d_normed * scale_Z[None, :], standard_PZ, reciprocal_P, Z)
     if HAS_THROUGH:
         d_x += tl.load(d_through + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     tl.store(d_z + row + zed[None, :], d_x.to(dtype), mask=inside)
