@@ -34,15 +34,12 @@ class TrainingState:
 
     def shard(self) -> None:
         """Keep this rank's part, where it waits."""
-        if self.owners.size > 1 or self.on_host:
-            keep = to_host if self.on_host else torch.clone
-            self._replace(lambda whole: keep(self.owners.part(whole)))
+        keep = to_host if self.on_host else torch.clone
+        self._replace(lambda whole: keep(self.owners.part(whole)))
 
     def unshard(self) -> None:
         """Have all of it on each rank's device, as before `shard`."""
-        if self.owners.size > 1 or self.on_host:
-            weights = self.parameters.master
-            self._replace(lambda part: self._gathered(part, torch.zeros_like(weights)))
+        self._replace(lambda part: self._gathered(part, torch.zeros_like(self.parameters.master)))
 
     def whole(self) -> Iterator[tuple[str, Tensor]]:
         """All of it, by name; a tensor that is sharded is whole until the next is asked for.
@@ -59,10 +56,11 @@ class TrainingState:
             self.parameters.zero_gradient()
 
     def _replace(self, change: Callable[[Tensor], Tensor]) -> None:
-        optimiser, average = self.optimiser, self.average
-        optimiser.first_moment = change(optimiser.first_moment)
-        optimiser.second_moment = change(optimiser.second_moment)
-        average.average = change(average.average)
+        if self.owners.size > 1 or self.on_host:
+            optimiser, average = self.optimiser, self.average
+            optimiser.first_moment = change(optimiser.first_moment)
+            optimiser.second_moment = change(optimiser.second_moment)
+            average.average = change(average.average)
 
     def _gathered(self, part: Tensor, into: Tensor) -> Tensor:
         self.owners.part(into).copy_(part)
