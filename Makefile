@@ -154,5 +154,6 @@ $(VENV)/triton-$(TRITON)/.installed: | $(VENV)/.installed-developer
 $(VENV)/bin/python:
 	@command -v "$(PYTHON)" >/dev/null || { echo "make: no interpreter '$(PYTHON)' found: install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "make: $(PYTHON) is $$("$(PYTHON)" --version 2>/dev/null || echo no interpreter that runs), and ScaleFold needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import shutil, sys; sys.exit(sys.version_info >= (3, 14) and not shutil.which("cc"))' || { echo "make: packages that have no wheels for $$("$(PYTHON)" --version) yet are compiled: install a C compiler and Python's headers (Debian, Ubuntu: apt install gcc python3-dev), or name an older Python: make PYTHON=/path/to/python3.13" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make environments: install its venv module (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
