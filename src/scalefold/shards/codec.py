@@ -164,26 +164,13 @@ def decode_msa(batch: pa.RecordBatch) -> MsaRecord:
 
 
 def one_row(family: str, values: dict[str, Any]) -> pa.RecordBatch:
-    """Build a one-row batch from Python values, numpy and Arrow arrays, and add the row hash."""
+    """Build a one-row batch from Python values and numpy arrays, and add the row hash."""
     schema = SCHEMAS[family]
-    columns = [
-        _column(field.type, 0 if field.name == HASH_COLUMN else values[field.name])
-        for field in schema
-    ]
+    values = {**values, HASH_COLUMN: 0}
+    columns = [pa.array([values[field.name]], field.type) for field in schema]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     columns[-1] = pa.array([row_hash(batch)], pa.uint64())
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _column(dtype: pa.DataType, value: Any) -> pa.Array:
-    if isinstance(value, np.ndarray):
-        kind = pa.LargeListArray if pa.types.is_large_list(dtype) else pa.ListArray
-        offset_type = pa.int64() if pa.types.is_large_list(dtype) else pa.int32()
-        items = pa.array(value, dtype.value_type)
-        return kind.from_arrays(pa.array([0, len(value)], offset_type), items, type=dtype)
-    if isinstance(value, pa.Array):
-        return value
-    return pa.array([value], dtype)
 
 
 def _scalar(batch: pa.RecordBatch, name: str) -> Any:
