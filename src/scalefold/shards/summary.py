@@ -9,7 +9,7 @@ import contextlib
 import datetime
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -29,6 +29,7 @@ from scalefold.shards.writer import ShardFacts
 
 _KEYS: Final = ("head", "rows", "template_hits", "structures", "chains", "hits")
 """Entries of a summary, the last four of an msa shard only."""
+_OLD_HEADS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,24 @@ def read_chain_summary(folder: Path, bucket: int, config: Config) -> ChainSummar
 def read_msa_summary(folder: Path, bucket: int, config: Config) -> MsaSummary:
     """Read a bucket's msa summary; raises as :func:`read_chain_summary`."""
     return _read(folder, "msa", bucket, config, _ALIGNMENTS)
+
+
+def summary_heads(folder: Path) -> Iterator[BucketHead]:
+    """Yield the heads of the latest summary and of some old ones: all would be a gigabyte.
+
+    A finished folder does not need them, and may have later ones, where packing went no further.
+    Damaged ones are left out.
+    """
+    paths = sorted([*folder.glob("chain-*.json"), *folder.glob("msa-*.json")], key=_time)
+    for path in [*paths[-1:], *paths[:_OLD_HEADS]]:
+        with contextlib.suppress(OSError, InputError, ValidationError):
+            yield _HEAD.validate_python(read_sealed(path, fix="").get("head"))
+
+
+def _time(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):  # another job may write it again
+        return path.stat().st_mtime_ns
+    return 0
 
 
 def rows_left_out(folder: Path, bucket: int, row: int) -> dict[str, int]:
