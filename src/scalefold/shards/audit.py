@@ -138,7 +138,7 @@ def by_reason(rejected: Iterable[Rejected]) -> list[Reason]:
     counts: Counter[tuple[str, str]] = Counter()
     first: dict[tuple[str, str], Rejected] = {}
     for rejection in rejected:
-        words = _NAMES.sub("...", rejection.reason).partition(".  ")[0][:_REASON_LENGTH]
+        words = _NAMES.sub("...", rejection.reason)[:_REASON_LENGTH]
         counts[rejection.stage, words] += 1
         first.setdefault((rejection.stage, words), rejection)
     return [Reason(*key, number, first[key]) for key, number in counts.most_common()]
