@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from scalefold.bench.gradient_error import Agreement, agreement, step_gradient
+from scalefold.bench.gradient_error import agreement, step_gradient
 from scalefold.bench.measure import prepared_samples, released, require_finite, synchronise
 from scalefold.bench.record import provenance, write_record
 from scalefold.bench.trace import gpu_work
@@ -127,8 +127,7 @@ def bench_scaling(
     }
     if isinstance(mesh.axis, GroupAxis):
         result["exchange"] = mesh.axis.exchange
-        found = _agreement(bench, alone["gradient"], together["gradient"])
-        result["gradient"] = found.rounded()
+        result["gradient"] = _agreement(bench, alone["gradient"], together["gradient"])
     if not mesh.first:
         return None
     write_record(result, out)
@@ -160,7 +159,7 @@ def _measured(bench: _Bench, mesh: Mesh) -> dict[str, Any]:
         }
 
 
-def _agreement(bench: _Bench, alone: torch.Tensor, together: torch.Tensor) -> Agreement:
+def _agreement(bench: _Bench, alone: torch.Tensor, together: torch.Tensor) -> dict[str, Any]:
     exact = varied(
         bench.config,
         {
