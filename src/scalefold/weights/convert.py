@@ -63,10 +63,8 @@ def guess_format(path: Path) -> Format:
     return "alphafold" if path.suffix == ".npz" else "openfold"
 
 
-def export_weights(
-    state: Mapping[str, Tensor], config: ModelConfig, path: Path, target_format: str = "openfold"
-) -> None:
-    """Write weights that another code reads; strict, atomic.
+def export_weights(state: Mapping[str, Tensor], config: ModelConfig, path: Path) -> None:
+    """Write weights as OpenFold's current version reads them; strict, atomic.
 
     Parameters
     ----------
@@ -74,17 +72,12 @@ def export_weights(
         For example from `scalefold.checkpoint.read.load_weights`.
     config : ModelConfig
         The model that they are of.
-    target_format : str
-        ``openfold``: a plain state dictionary, float32, as OpenFold's current version loads it.
 
     Raises
     ------
     InputError
-        If the format is not known, the state is not the model's, ``path`` is a folder, or the file
-        cannot be written.
+        If the state is not the model's, ``path`` is a folder, or the file cannot be written.
     """
-    if target_format != "openfold":
-        raise InputError(f"export format {target_format!r} is not known, the only one is openfold")
     if path.is_dir():
         raise InputError(f"{path}: is a folder; the weights are one file, name it")
     checked = check_state(state, config, "the state to export")
