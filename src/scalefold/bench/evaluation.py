@@ -54,10 +54,6 @@ def bench_evaluation(
     ----------
     config : Config
         Model, sizes of the features, ``evaluation``.
-    out : Path
-        JSON file to write.
-    num_chains, num_rows : int
-        Chains, and rows of each alignment.
     """
     lengths = CAMEO_LIKE.quantiles(num_chains)
     with tempfile.TemporaryDirectory() as folder:

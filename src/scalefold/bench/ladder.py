@@ -111,10 +111,6 @@ def bench_ladder(
     ----------
     config : Config
         Shapes, model, loss and optimiser.
-    shards : Path
-        Where the samples come from.
-    out : Path
-        JSON file.
     only : collection of str
         Measure these rungs alone; default all.
     parts : sequence of Path

@@ -39,14 +39,10 @@ def profile_step(
 
     Parameters
     ----------
-    shards : Path
-        Where the sample comes from.
     out : Path
         Folder; gets ``recycling-pass.json.gz``, ``training-pass.json.gz`` and ``step.json.gz``
         (Chrome traces, for https://ui.perfetto.dev); ``costs.json``, all kernels of all modules;
         and ``modules.json``, its sums by module, as in the printed tables.
-    console : Console
-        Gets the tables.
 
     Raises
     ------

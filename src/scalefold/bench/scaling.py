@@ -74,14 +74,8 @@ def bench_scaling(
 
     Parameters
     ----------
-    shards : Path
-        Where the samples come from.
     out : Path
         JSON file, written by the first process.
-    steps : int
-        Training steps whose losses are compared.
-    device : torch.device
-        Of this process.
     mesh : Mesh
         At least two processes.
 

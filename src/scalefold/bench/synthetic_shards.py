@@ -78,12 +78,6 @@ def write_synthetic_shards(
     ----------
     lengths : sequence of int
         Residues of each chain; as many templates as there are hits are added.
-    num_rows : int
-        Of each alignment.
-    num_hits : int
-        Template hits of each chain.
-    split : str
-        Of the chains.
     """
     generator = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)

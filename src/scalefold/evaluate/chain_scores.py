@@ -49,13 +49,6 @@ def true_structure(chain: ChainRecord) -> Features:
 def compare(prediction: Prediction, truth: Features) -> Comparison:
     """Put a prediction and the true structure side by side.
 
-    Parameters
-    ----------
-    prediction : Prediction
-        Of one chain, whole and without padding.
-    truth : dict
-        Of the chain, see `true_structure`.
-
     Raises
     ------
     InputError
@@ -77,8 +70,6 @@ def score_chain(prediction: Prediction, comparison: Comparison) -> dict[str, Any
     ----------
     prediction : Prediction
         Of one chain, whole and without padding.
-    comparison : Comparison
-        Of the same chain, see `compare`.
 
     Returns
     -------

@@ -78,15 +78,11 @@ def evaluate_chains(
 
     Parameters
     ----------
-    predict : callable
-        A `Predictor`.
     chains : sequence of (key, split, length)
     device : torch.device
         Where features are made.
     structures : Path or None
         Folder for the predicted structures.
-    progress : LiveLine
-        Counts the chains.
 
     Returns
     -------

@@ -37,10 +37,6 @@ class RunResults:
         Of the training, see `scalefold.config.run_key`; empty where none has begun.
     metrics : list of dict
         Records of the metrics log, by step; the later of two of the same step.
-    sessions : list of Session
-        Of the training, in order.
-    ladder : dict or None
-        Record of ``scalefold bench ladder``, if there is one.
     notes : list of str
         What is missing or could not be read.
     """

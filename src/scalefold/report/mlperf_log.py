@@ -47,13 +47,6 @@ def _event(
 def write_mlperf_log(run: Path, key: str | None, shards: Path, out: Path) -> None:
     """Write the log of a run's training.
 
-    Parameters
-    ----------
-    run : Path
-        The run's folder.
-    key : str or None
-        Of the training; None: the only one.
-
     Raises
     ------
     InputError

@@ -44,10 +44,6 @@ def beside(
 
     Parameters
     ----------
-    training : mapping of str to sequence
-        Columns of this run's metrics log.
-    config : mapping or None
-        Of this run, where it is known.
     report : mapping
         Of the other run, see `read_report`.
 

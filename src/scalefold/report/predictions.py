@@ -37,10 +37,6 @@ def write_predictions(
 
     Parameters
     ----------
-    out : Path
-        Has a folder for each prediction.
-    outcomes : sequence of Outcome
-        What the table lists.
     command : str
         Ran last.
     most_bytes : int

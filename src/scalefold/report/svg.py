@@ -86,8 +86,6 @@ def on_page(
         Letters and hyphens, unique in the page: prefix of all ids.
     title, description : str
         What a screen reader says.
-    caption : str
-        Stands below.
     """
     FigureCanvasSVG(figure)
     buffer = StringIO()

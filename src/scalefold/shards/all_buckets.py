@@ -74,8 +74,6 @@ def read_buckets(
     ----------
     listed
         See :func:`~.chain_list.list_table`.
-    config
-        Sections ``data`` and ``shards``.
 
     Raises
     ------

@@ -102,15 +102,7 @@ def _column(reader: ShardReader, family: str, column: str) -> list[Any]:
 
 
 def audit(index: pa.Table, rejected: Iterable[Rejected]) -> list[Amiss]:
-    """Return what may be amiss with a data set, also what no chain has.
-
-    Parameters
-    ----------
-    index
-        Of the shards.
-    rejected
-        Their table of rejected chains.
-    """
+    """Return what may be amiss with a data set, also what no chain has."""
     samples = index.filter(pc.is_in(index["split"], pa.array(["train", "validation"])))
     there = set(index["chain_key"].to_pylist())
     halves: dict[str, list[str]] = {"structure": [], "alignment": []}

@@ -80,10 +80,6 @@ def locate_templates(
         See :func:`~.alignment_table.alignment_columns`; of the bucket.
     users
         Rows of the index: the chains that use the bucket's alignments.
-    store
-        All packed structures.
-    settings
-        Section ``shards``.
 
     Returns
     -------

@@ -59,19 +59,10 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
 
     Parameters
     ----------
-    config
-        Sections ``data`` and ``shards``.
     raw
         Raw folder, for ``fetch``'s tables of rejected chains.
     out
         Shard folder with the shards and summaries of all buckets.
-    console
-        Where progress is shown; default: standard error.
-
-    Returns
-    -------
-    Manifest
-        As written.
 
     Raises
     ------

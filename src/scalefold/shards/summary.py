@@ -38,18 +38,12 @@ class BucketHead:
 
     Parameters
     ----------
-    family, bucket
-        Which shard.
     schema_version, config_hash
         With what it was packed (:func:`scalefold.config.identity.packing_hash`).
     settings
         What ``config_hash`` stands for, by dotted key; empty in summaries of earlier versions.
     shard
         The shard's size and hash.
-    rejected
-        Chains that were set aside in this stage, and why.
-    sources
-        The raw files that were read.
     """
 
     family: str
@@ -255,13 +249,6 @@ def _read(
 
 def changed_settings(packed_with: Mapping[str, Any], config: Config) -> dict[str, str]:
     """Say of each setting of packing that differs what it was then and is in the configuration.
-
-    Parameters
-    ----------
-    packed_with
-        `BucketHead.settings`.
-    config
-        The present configuration.
 
     Returns
     -------

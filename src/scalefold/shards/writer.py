@@ -23,17 +23,7 @@ Compression = Literal["none", "lz4", "zstd"]
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class ShardFacts:
-    """A manifest's entry of a file.
-
-    Parameters
-    ----------
-    file
-        Name, without folder.
-    bytes, rows
-        Size.
-    sha256
-        Hash of the whole file, hexadecimal.
-    """
+    """A manifest's entry of a file: its name without folder, its size, and its hash in hexadecimal."""
 
     file: str
     bytes: NonNegative

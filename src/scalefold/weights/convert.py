@@ -28,10 +28,6 @@ def import_weights(path: Path, source_format: Format, config: ModelConfig) -> St
     ----------
     path : Path
         ``.npz`` for AlphaFold, a torch file for the others.
-    source_format : str
-        ``openfold``, ``alphafold`` or ``mlperf``.
-    config : ModelConfig
-        The model that they are for.
 
     Returns
     -------
@@ -65,13 +61,6 @@ def guess_format(path: Path) -> Format:
 
 def export_weights(state: Mapping[str, Tensor], config: ModelConfig, path: Path) -> None:
     """Write weights as OpenFold's current version reads them; strict, atomic.
-
-    Parameters
-    ----------
-    state : mapping of name to Tensor
-        For example from `scalefold.checkpoint.read.load_weights`.
-    config : ModelConfig
-        The model that they are of.
 
     Raises
     ------
