@@ -19,7 +19,7 @@ from scalefold.finetune.request import LISTING_REJECTED
 from scalefold.raw.rejected import Rejected, read_rejected
 from scalefold.report.benchmarks import Benchmark, read_benchmarks
 from scalefold.report.data_set import DataSet, data_set
-from scalefold.report.shapes import Evaluation, Ladder, MetricsRecord, misfit
+from scalefold.report.shapes import Evaluation, Ladder, MetricsRecord, misfit, read_shaped
 from scalefold.shards.manifest import Manifest, data_hash
 from scalefold.shards.schema import MANIFEST_FILE, REJECTED_FILE
 from scalefold.train.sessions import Session, read_sessions
@@ -165,22 +165,8 @@ def _metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """Read one evaluation.
-
-    Raises
-    ------
-    InputError
-        If it is not there, or not an evaluation.
-    """
-    try:
-        evaluation: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: not an evaluation ({error}). Give the JSON file of one"
-        ) from None
-    if lacking := misfit(Evaluation, evaluation):
-        raise InputError(f"{path}: not an evaluation: {lacking}. Give the JSON file of one")
-    return evaluation
+    """Read one evaluation; raises as `read_shaped`."""
+    return read_shaped(path, Evaluation, "an evaluation")
 
 
 def _evaluations(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
@@ -228,16 +214,13 @@ def _rejected(path: Path, notes: list[str]) -> list[Rejected]:
 
 
 def _ladder(path: Path, notes: list[str]) -> dict[str, Any] | None:
-    if not path.is_file():
+    if not path.exists():
         return None  # measured on request only: nothing is missing
     try:
-        ladder = json.loads(path.read_text("utf-8"))
-    except (IsADirectoryError, ValueError, RecursionError):
-        ladder = None
-    if misfit(Ladder, ladder):
-        notes.append(f"{path.name}: left out, not what scalefold bench ladder writes.")
+        return read_shaped(path, Ladder, "what scalefold bench ladder writes")
+    except InputError as error:
+        notes.append(f"{path.name}: left out: {error}.")
         return None
-    return ladder
 
 
 def _disagreements(files: RunResults) -> Iterator[str]:

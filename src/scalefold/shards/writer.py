@@ -23,7 +23,7 @@ Compression = Literal["none", "lz4", "zstd"]
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class ShardFacts:
-    """A manifest's entry of a file: its name without folder, its size, and its hash in hexadecimal."""
+    """A manifest's entry of a file: name without folder, size, hexadecimal hash."""
 
     file: str
     bytes: NonNegative
