@@ -26,12 +26,7 @@ from scalefold.config.schema import Config
 from scalefold.evaluate.chains import evaluate_chains
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold
-from scalefold.predict.predictor import (
-    LENGTH_STEP,
-    Prediction,
-    choose_precision,
-    predictor,
-)
+from scalefold.predict.predictor import LENGTH_STEP, Prediction, choose_precision, predictor
 from scalefold.progress import LiveLine
 from scalefold.shards.reader import ShardReader
 

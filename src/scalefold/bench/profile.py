@@ -124,10 +124,7 @@ def _profile_step(
     rate = config.optimiser.learning_rate
     parts.step(samples, rate)  # compiles, captures
     return trace(
-        lambda: parts.step(samples, rate),
-        out / "step.json.gz",
-        device,
-        host=device.type != "cuda",
+        lambda: parts.step(samples, rate), out / "step.json.gz", device, host=device.type != "cuda"
     )
 
 

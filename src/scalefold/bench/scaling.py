@@ -111,10 +111,7 @@ def bench_scaling(
         "processes_a_sample": mesh.dap.size,
         "recomputation": {"one": alone["recomputation"], "all": together["recomputation"]},
         "training_steps": _compared(alone, together),
-        "step_seconds_by_recycling": {
-            "one": alone["seconds"],
-            "all": together["seconds"],
-        },
+        "step_seconds_by_recycling": {"one": alone["seconds"], "all": together["seconds"]},
         "efficiency": round(sum(alone["seconds"]) / sum(together["seconds"]), 4),
         "peak_memory_gib": {"one": alone["peak_gib"], "all": together["peak_gib"]},
         "gpu_work_by_recycling": {"one": alone["work"], "all": together["work"]},

@@ -66,10 +66,7 @@ def curve_title(key: str) -> str:
 
 
 def _curve(
-    name: str,
-    key: str,
-    training: Mapping[str, Sequence[Any]],
-    beside: Mapping[str, Any] | None,
+    name: str, key: str, training: Mapping[str, Sequence[Any]], beside: Mapping[str, Any] | None
 ) -> FigureOnPage:
     _, label, smooth = _CURVES.get(key, ("", "unweighted", True))
     steps, values = training["step"], numbers(training[key])

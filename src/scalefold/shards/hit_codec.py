@@ -78,9 +78,7 @@ def decode_located(batch: pa.RecordBatch) -> dict[int, Located]:
     numbers, keys, shifts, q_idx, t_idx = _members(batch.column("located"))
     return {
         number: Located(
-            key,
-            shift,
-            (_copy(q_idx[i]), _copy(t_idx[i])) if len(q_idx[i].values) else None,
+            key, shift, (_copy(q_idx[i]), _copy(t_idx[i])) if len(q_idx[i].values) else None
         )
         for i, (number, key, shift) in enumerate(
             zip(numbers.to_pylist(), keys.to_pylist(), shifts.to_pylist(), strict=True)

@@ -32,12 +32,7 @@ from scalefold.shards.locate_templates import TEMPLATE_OUTCOMES, locate_template
 from scalefold.shards.manifest import QUERY_ALONE, Manifest
 from scalefold.shards.pack_alignments import STAYS
 from scalefold.shards.repack_hint import pack_command
-from scalefold.shards.schema import (
-    INDEX_FILE,
-    REJECTED_FILE,
-    SCHEMA_VERSION,
-    shard_file,
-)
+from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE, SCHEMA_VERSION, shard_file
 from scalefold.shards.template_store import TemplateStore
 from scalefold.shards.writer import ShardFacts, write_shard
 

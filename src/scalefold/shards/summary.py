@@ -214,11 +214,7 @@ _ALIGNMENTS: Final = TypeAdapter(MsaSummary)
 
 
 def _read(
-    folder: Path,
-    family: str,
-    bucket: int,
-    config: Config,
-    kind: TypeAdapter[_Summary],
+    folder: Path, family: str, bucket: int, config: Config, kind: TypeAdapter[_Summary]
 ) -> _Summary:
     path = folder / summary_file(family, bucket)
     fix = f"{pack_command(path.name)} writes it."

@@ -205,10 +205,7 @@ _STRUCTURE: Final[Table] = {
     "fold_iteration/transition_2": ("transition.layers.0.linear_3", _LINEAR),
     "fold_iteration/transition_layer_norm": ("transition.layer_norm", _NORM),
     "fold_iteration/affine_update": ("bb_update.linear", _LINEAR),
-    "fold_iteration/invariant_point_attention": (
-        "ipa",
-        _POINT_ATTENTION,
-    ),
+    "fold_iteration/invariant_point_attention": ("ipa", _POINT_ATTENTION),
     "fold_iteration/rigid_sidechain": ("angle_resnet", _ANGLES),
 }
 _PLDDT: Final[Table] = {

@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.weights.matching import State
-from scalefold.weights.openfold import (
-    FIRST_VERSION,
-    find_state,
-    read_torch,
-    rename,
-    strip_prefixes,
-)
+from scalefold.weights.openfold import FIRST_VERSION, find_state, read_torch, rename, strip_prefixes
 
 NAMES: Final = (
     (re.compile(r"^evoformer_stack\."), "evoformer."),
