@@ -93,6 +93,9 @@ class _Shown(_Open):
             size = len(base64.b64decode(text))
             if not size or math.isqrt(size) ** 2 != size:
                 raise ValueError(f"map {name!a} is not square")
+            kind = name.removeprefix("true_")
+            if not {kind, f"true_{kind}"} <= self.maps.keys():
+                raise ValueError(f"map {name!a} has no other to stand beside")
         return self
 
 
