@@ -35,6 +35,8 @@ class RunResults:
     ----------
     key : str
         Of the training, see `scalefold.config.run_key`; empty where none has begun.
+    evaluated_at : dict of int to float
+        Unix time of the evaluation's file, by step.
     metrics : list of dict
         Records of the metrics log, by step; the later of two of the same step.
     notes : list of str
@@ -45,6 +47,7 @@ class RunResults:
     metrics: list[dict[str, Any]] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
+    evaluated_at: dict[int, float] = field(default_factory=dict)
     checkpoints: list[Metadata] = field(default_factory=list)
     manifest: Manifest | None = None
     manifest_sha256: str | None = None
@@ -83,7 +86,9 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunResults:
         files.sessions = read_sessions(training, [r["time"] for r in files.metrics if "time" in r])
     except InputError as error:
         files.notes.append(f"{error}.")
-    files.evaluations = _evaluations(run / "evaluation" / files.key, files.notes)
+    found = _evaluations(run / "evaluation" / files.key, files.notes)
+    files.evaluations = sorted(found.values(), key=lambda evaluation: evaluation["step"])
+    files.evaluated_at = {e["step"]: path.stat().st_mtime for path, e in found.items()}
     files.checkpoints = _checkpoints(training, files.notes)
     files.manifest, files.manifest_sha256 = _manifest(shards, files.notes)
     files.rejected = _rejected(shards / REJECTED_FILE, files.notes)
@@ -169,16 +174,16 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     return read_shaped(path, Evaluation, "an evaluation")
 
 
-def _evaluations(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
-    found = []
+def _evaluations(folder: Path, notes: list[str]) -> dict[Path, dict[str, Any]]:
+    found = {}
     for path in sorted(folder.glob("step-*.json")):
         try:
-            found.append(read_evaluation(path))
+            found[path] = read_evaluation(path)
         except InputError as error:
             notes.append(f"Evaluation {path.name}: left out: {error}.")
     if not found:
         notes.append("No evaluations yet: evaluation/ holds no finished one.")
-    return sorted(found, key=lambda evaluation: evaluation["step"])
+    return found
 
 
 def _checkpoints(folder: Path, notes: list[str]) -> list[Metadata]:

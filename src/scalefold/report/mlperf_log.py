@@ -86,7 +86,7 @@ def _events(run: Path, files: RunResults, shards: Path) -> Iterator[dict[str, An
             yield _event(before, "epoch_start", kind="INTERVAL_START", **about)
             yield _event(published, "epoch_stop", kind="INTERVAL_END", **about)
         before = published
-        done = (run / "evaluation" / files.key / f"{ready.stem}.json").stat().st_mtime
+        done = files.evaluated_at[step]
         yield _event(published, "eval_start", kind="INTERVAL_START", **about)
         yield _event(done, "eval_accuracy", value, **about)
         yield _event(done, "eval_stop", kind="INTERVAL_END", **about)
