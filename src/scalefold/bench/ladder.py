@@ -40,10 +40,6 @@ class Rung:
 
     Attributes
     ----------
-    name : str
-        Short, for the command line.
-    title : str
-        What is changed.
     changes : dict
         Settings by their dotted keys.
     """

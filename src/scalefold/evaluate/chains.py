@@ -82,8 +82,6 @@ def evaluate_chains(
     chains : sequence of (key, split, length)
     device : torch.device
         Where features are made.
-    structures : Path or None
-        Folder for the predicted structures.
 
     Returns
     -------

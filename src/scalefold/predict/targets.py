@@ -34,8 +34,6 @@ class Target:
     ----------
     name : str
         Of its folder.
-    length : int
-        Residues.
     read : callable
         Returns its query; raises an InputError if its alignments cannot be used.
     alignment : callable

@@ -37,8 +37,6 @@ def write_predictions(
 
     Parameters
     ----------
-    command : str
-        Ran last.
     most_bytes : int
         The first predictions are shown with their structures, as many as the page can hold.
 

@@ -58,8 +58,6 @@ def encode_located(
 
     Parameters
     ----------
-    seq_id, hits
-        As in its ``hits`` row.
     located
         Number of the hit -> where its template is, the best first.
     """

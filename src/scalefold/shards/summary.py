@@ -112,8 +112,6 @@ class MsaSummary:
 
     Parameters
     ----------
-    head, rows
-        The msa shard and its rows.
     template_hits
         How many template hits were left out, by reason.
     structures
