@@ -70,7 +70,6 @@ def write_synthetic_shards(
     num_rows: int,
     num_hits: int,
     split: str = "train",
-    seed: int = 0,
 ) -> None:
     """Write a shard folder of made-up chains.
 
@@ -79,7 +78,7 @@ def write_synthetic_shards(
     lengths : sequence of int
         Residues of each chain; as many templates as there are hits are added.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     longest = max(lengths)
     chains = [
