@@ -83,7 +83,8 @@ def bench_curves(
             done[seed] = {
                 name: _curve(name, one, seed, reader, device, console) for name, one in both.items()
             }
-        result |= _compared({s: done[s] for s in seeds if s in done})
+        known = dict.fromkeys([*seeds, *done])  # of earlier calls, too
+        result |= _compared({s: done[s] for s in known if s in done})
         write_record(result, out)
     console.print(_table(result))
     return result

@@ -26,12 +26,7 @@ from scalefold.config.schema import Config
 from scalefold.evaluate.chains import evaluate_chains
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold
-from scalefold.predict.predictor import (
-    LENGTH_STEP,
-    Prediction,
-    choose_precision,
-    predictor,
-)
+from scalefold.predict.predictor import LENGTH_STEP, Prediction, choose_precision, predictor
 from scalefold.progress import LiveLine
 from scalefold.shards.reader import ShardReader
 
@@ -54,10 +49,6 @@ def bench_evaluation(
     ----------
     config : Config
         Model, sizes of the features, ``evaluation``.
-    out : Path
-        JSON file to write.
-    num_chains, num_rows : int
-        Chains, and rows of each alignment.
     """
     lengths = CAMEO_LIKE.quantiles(num_chains)
     with tempfile.TemporaryDirectory() as folder:

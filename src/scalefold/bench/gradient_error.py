@@ -6,7 +6,6 @@ the exact result. So the second one's error, not their difference, says whether 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import torch
@@ -25,25 +24,6 @@ _ROOM: Final = 1.25
 """An error is itself a random sum: as large again by a quarter is no worse."""
 _FLOAT32: Final = 1e-4
 """Where both are in float32, of which a pass adds up tens of thousands of roundings of 2^-24."""
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How far two gradients are from a third and from each other, by the norm of the third."""
-
-    error_of_one: float
-    error_of_all: float
-    apart: float
-
-    @property
-    def agrees(self) -> bool:
-        """Whether that of all processes is as good as that of one."""
-        return self.error_of_all <= _ROOM * self.error_of_one + _FLOAT32
-
-    def rounded(self) -> dict[str, Any]:
-        """For JSON."""
-        values = {name: float(f"{value:.3g}") for name, value in asdict(self).items()}
-        return {**values, "agrees": self.agrees}
 
 
 def step_gradient(parts: TrainingParts, passes: list[Features], clip_norm: float) -> Tensor:
@@ -70,8 +50,21 @@ def step_gradient(parts: TrainingParts, passes: list[Features], clip_norm: float
     return gradient / clip_scale(numbers.gradient_norm, clip_norm)
 
 
-def agreement(one: Tensor, everybody: Tensor, exact: Tensor) -> Agreement:
-    """Compare two gradients with an exact one."""
+def agreement(one: Tensor, everybody: Tensor, exact: Tensor) -> dict[str, Any]:
+    """Compare the gradients of one process and of all with an exact one, and with each other.
+
+    Returns
+    -------
+    dict
+        ``error_of_one``, ``error_of_all`` and ``apart``, by the norm of the exact one; ``agrees``,
+        whether that of all processes is as good as that of one.
+    """
     norm = float(exact.norm())
-    pairs = ((one, exact), (everybody, exact), (everybody, one))
-    return Agreement(*(float((a - b).norm()) / norm for a, b in pairs))
+    pairs = {
+        "error_of_one": (one, exact),
+        "error_of_all": (everybody, exact),
+        "apart": (everybody, one),
+    }
+    errors = {name: float((a - b).norm()) / norm for name, (a, b) in pairs.items()}
+    agrees = errors["error_of_all"] <= _ROOM * errors["error_of_one"] + _FLOAT32
+    return {name: float(f"{value:.3g}") for name, value in errors.items()} | {"agrees": agrees}

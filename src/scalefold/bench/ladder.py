@@ -40,10 +40,6 @@ class Rung:
 
     Attributes
     ----------
-    name : str
-        Short, for the command line.
-    title : str
-        What is changed.
     changes : dict
         Settings by their dotted keys.
     """
@@ -111,10 +107,6 @@ def bench_ladder(
     ----------
     config : Config
         Shapes, model, loss and optimiser.
-    shards : Path
-        Where the samples come from.
-    out : Path
-        JSON file.
     only : collection of str
         Measure these rungs alone; default all.
     parts : sequence of Path

@@ -90,10 +90,6 @@ def bench_loader(
     config : Config
         Sizes of the features; ``training.loader_workers``, ``prefetch``, ``max_staleness``, and
         ``global_batch_size`` as the number of samples a step of this process.
-    out : Path
-        JSON file to write.
-    steps : int
-        Timed steps.
     step_seconds : float
         Length of a step; 0 measures the largest throughput.
 

@@ -199,7 +199,7 @@ def _median_seconds(
     work: Callable[[], object], enough_seconds: float, device: torch.device
 ) -> float:
     times: list[float] = []
-    while len(times) < _MOST_REPEATS and sum(times) < enough_seconds:
+    while not times or (len(times) < _MOST_REPEATS and sum(times) < enough_seconds):
         times.append(_seconds(work, device))
     return statistics.median(times)
 

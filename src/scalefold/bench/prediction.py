@@ -56,8 +56,6 @@ def bench_prediction(
     ----------
     config : Config
         Model, sizes of the features, ``evaluation``.
-    out : Path
-        JSON file to write.
     lengths : sequence of int
         Chains that are timed by length; the shortest first is the fastest.
     num_chains : int
@@ -93,13 +91,7 @@ def bench_prediction(
 
 
 def made_up_features(length: int, sizes: FeaturesConfig, device: torch.device) -> Features:
-    """Features of one pass that fill all rows; template slots are empty.
-
-    Parameters
-    ----------
-    length : int
-        Residues.
-    """
+    """Features of one pass that fill all rows; template slots are empty."""
     named = {
         "B": 1,
         "N": length,
@@ -152,8 +144,6 @@ def timed(predict: Callable[[], object], passes: int, device: torch.device) -> d
     ----------
     predict : callable
         Leaves nothing to wait for.
-    passes : int
-        That it makes.
     """
     on_gpu = device.type == "cuda"
     if on_gpu:

@@ -39,14 +39,10 @@ def profile_step(
 
     Parameters
     ----------
-    shards : Path
-        Where the sample comes from.
     out : Path
         Folder; gets ``recycling-pass.json.gz``, ``training-pass.json.gz`` and ``step.json.gz``
         (Chrome traces, for https://ui.perfetto.dev); ``costs.json``, all kernels of all modules;
         and ``modules.json``, its sums by module, as in the printed tables.
-    console : Console
-        Gets the tables.
 
     Raises
     ------
@@ -128,10 +124,7 @@ def _profile_step(
     rate = config.optimiser.learning_rate
     parts.step(samples, rate)  # compiles, captures
     return trace(
-        lambda: parts.step(samples, rate),
-        out / "step.json.gz",
-        device,
-        host=device.type != "cuda",
+        lambda: parts.step(samples, rate), out / "step.json.gz", device, host=device.type != "cuda"
     )
 
 

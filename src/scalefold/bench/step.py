@@ -48,8 +48,6 @@ def bench_step(
 
     Parameters
     ----------
-    shards : Path
-        Where the samples come from.
     out : Path
         JSON file, written again after each variant.
     vary : mapping

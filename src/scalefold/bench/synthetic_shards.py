@@ -70,7 +70,6 @@ def write_synthetic_shards(
     num_rows: int,
     num_hits: int,
     split: str = "train",
-    seed: int = 0,
 ) -> None:
     """Write a shard folder of made-up chains.
 
@@ -78,14 +77,8 @@ def write_synthetic_shards(
     ----------
     lengths : sequence of int
         Residues of each chain; as many templates as there are hits are added.
-    num_rows : int
-        Of each alignment.
-    num_hits : int
-        Template hits of each chain.
-    split : str
-        Of the chains.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     longest = max(lengths)
     chains = [

@@ -106,8 +106,6 @@ def gpu_work(work: Callable[[], object], device: torch.device) -> Trace:
     ----------
     work : callable
         Has run before.
-    device : torch.device
-        A GPU.
     """
     profiler = _recorded(work, device, host=False).profiler
     assert profiler is not None

@@ -131,7 +131,7 @@ def export(
     else:
         model = _model(preset, config, set_)
         state = import_weights(path, "openfold", model)
-    export_weights(state, model, out, target_format)
+    export_weights(state, model, out)
     typer.echo(f"{out}: weights of {path}, format {target_format}")
 
 

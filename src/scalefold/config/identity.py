@@ -59,7 +59,7 @@ FORMER_VALUES: Final[Mapping[str, Any]] = {
 """Settings that earlier versions lack, and what those versions did. A setting with this value is no
 part of a key, so results of earlier versions keep their keys."""
 
-_PRESET_LIMITS: Final = (MaxRowsConfig(), MaxRowsConfig(uniref90_hits=None, mgnify_hits=None))
+PRESET_LIMITS: Final = (MaxRowsConfig(), MaxRowsConfig(uniref90_hits=None, mgnify_hits=None))
 """`shards.max_rows` of the presets."""
 
 
@@ -123,7 +123,7 @@ def packing_hashes(config: Config) -> tuple[str, ...]:
 
 def _former_packing_sections(config: Config) -> dict[str, Any]:
     sections = _packing_sections(config)
-    if config.shards.max_rows in _PRESET_LIMITS:
+    if config.shards.max_rows in PRESET_LIMITS:
         shards = {key: value for key, value in sections["shards"].items() if key != "max_rows"}
         return {**sections, "shards": shards}
     return sections

@@ -8,17 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing.
-
-    Attributes
-    ----------
-    subject : str
-        What was looked at.
-    said : str
-        What is so.
-    wrong : bool
-        Whether it must be fixed before training can go well.
-    """
+    """One thing: what was looked at, what is so, and whether it must be fixed before training."""
 
     subject: str
     said: str

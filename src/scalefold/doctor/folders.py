@@ -88,7 +88,7 @@ def of_shards(folder: Path) -> Finding:
 def of_caches() -> Iterator[Finding]:
     """What compilers keep: without it each start compiles for minutes."""
     triton = os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton/cache"
-    own = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+    own = Path(tempfile.gettempdir()) / f"torchinductor_{_user()}"
     inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or own
     for name, folder in (("triton", Path(triton)), ("inductor", Path(inductor))):
         try:
@@ -99,3 +99,11 @@ def of_caches() -> Iterator[Finding]:
         filled = folder.is_dir() and any(folder.iterdir())
         state = "has compiled kernels" if filled else "empty: the first step compiles"
         yield Finding(name, f"cache {folder}: {state}")
+
+
+def _user() -> str:
+    """As torch names the cache's owner; in a container, a user may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid_{os.getuid()}"

@@ -59,8 +59,6 @@ def sum_bandwidth(processes: int, device: str, num_bytes: int = _BYTES) -> float
         They are started, and end.
     device : str
         ``cuda``, of which each has its own, or ``cpu``.
-    num_bytes : int
-        Of the buffer.
     """
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_summed, (processes, device, num_bytes, folder), processes)

@@ -18,7 +18,6 @@ from scalefold.evaluate.metrics import (
     superposed_scores,
     with_best_naming,
 )
-from scalefold.features.contract import Features
 from scalefold.model.confidence import plddt
 from scalefold.predict.predictor import Prediction
 from scalefold.shards.records import ChainRecord
@@ -37,24 +36,8 @@ _DIGITS: Final = 6
 _RESIDUE_DIGITS: Final = 4
 
 
-def true_structure(chain: ChainRecord) -> Features:
-    """What a prediction is compared with: the residues and their observed atoms."""
-    return {
-        "aatype": torch.from_numpy(chain.aatype).long(),
-        "all_atom_positions": torch.from_numpy(chain.positions),
-        "all_atom_mask": torch.from_numpy(chain.atom_mask).float(),
-    }
-
-
-def compare(prediction: Prediction, truth: Features) -> Comparison:
+def compare(prediction: Prediction, chain: ChainRecord) -> Comparison:
     """Put a prediction and the true structure side by side.
-
-    Parameters
-    ----------
-    prediction : Prediction
-        Of one chain, whole and without padding.
-    truth : dict
-        Of the chain, see `true_structure`.
 
     Raises
     ------
@@ -64,9 +47,9 @@ def compare(prediction: Prediction, truth: Features) -> Comparison:
     return Comparison(
         predicted=prediction.positions,
         predicted_mask=prediction.position_mask,
-        true=truth["all_atom_positions"],
-        true_mask=truth["all_atom_mask"],
-        aatype=truth["aatype"],
+        true=torch.from_numpy(chain.positions),
+        true_mask=torch.from_numpy(chain.atom_mask),
+        aatype=torch.from_numpy(chain.aatype),
     )
 
 
@@ -77,8 +60,6 @@ def score_chain(prediction: Prediction, comparison: Comparison) -> dict[str, Any
     ----------
     prediction : Prediction
         Of one chain, whole and without padding.
-    comparison : Comparison
-        Of the same chain, see `compare`.
 
     Returns
     -------

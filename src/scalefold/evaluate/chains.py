@@ -16,7 +16,7 @@ import torch
 
 from scalefold.config.schema import Config
 from scalefold.errors import InputError, UnreadableError
-from scalefold.evaluate.chain_scores import compare, score_chain, true_structure
+from scalefold.evaluate.chain_scores import compare, score_chain
 from scalefold.evaluate.pae_calibration import pae_bins
 from scalefold.evaluate.shown_structures import Backbones, backbones, shown_chains
 from scalefold.features.contract import Features
@@ -29,6 +29,7 @@ from scalefold.predict.model_cif import model_cif
 from scalefold.predict.predictor import Prediction, memory_explained, not_finite
 from scalefold.progress import LiveLine
 from scalefold.shards.reader import ShardReader
+from scalefold.shards.records import ChainRecord
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class _Made(NamedTuple):
     """Features of all passes of a chain, its true structure, and facts for its record."""
 
     passes: list[Features]
-    truth: Features
+    chain: ChainRecord
     facts: dict[str, Any]
 
 
@@ -78,15 +79,9 @@ def evaluate_chains(
 
     Parameters
     ----------
-    predict : callable
-        A `Predictor`.
     chains : sequence of (key, split, length)
     device : torch.device
         Where features are made.
-    structures : Path or None
-        Folder for the predicted structures.
-    progress : LiveLine
-        Counts the chains.
 
     Returns
     -------
@@ -148,7 +143,7 @@ def _make_features(
     date = sample.chain.release_date
     facts = {"alignment_rows": sample.msa.num_seq_full, "release_date": date and date.isoformat()}
     features = ready_features(Query.of(sample), config, device)
-    return _Made(features, true_structure(sample.chain), facts)
+    return _Made(features, sample.chain, facts)
 
 
 def _predict_chain(
@@ -156,7 +151,7 @@ def _predict_chain(
     made: Future[_Made | _SetAside],
     length: int,
     device: torch.device,
-) -> tuple[Prediction, Features, dict[str, Any]] | _SetAside:
+) -> tuple[Prediction, ChainRecord, dict[str, Any]] | _SetAside:
     """Predict one chain, or return why not."""
     try:
         with memory_explained(length, device):
@@ -171,26 +166,26 @@ def _predict_chain(
     wrong = not_finite(prediction)
     if wrong is not None:
         return _SetAside("failed", f"the predicted {wrong} are not finite")
-    return prediction, ready.truth, ready.facts
+    return prediction, ready.chain, ready.facts
 
 
 def _score(
     chain_key: str,
     prediction: Prediction,
-    truth: Features,
+    chain: ChainRecord,
     facts: dict[str, Any],
     structures: Path | None,
 ) -> Scored:
+    comparison = compare(prediction, chain)
     if structures is not None:
         text = model_cif(
             chain_key,
-            truth["aatype"],
+            comparison.aatype,
             prediction.positions,
             prediction.position_mask > 0,
             plddt(prediction.plddt_logits.double()),
         )
         write_bytes(structure_path(structures, chain_key), text.encode())
-    comparison = compare(prediction, truth)
     kept = backbones(comparison, prediction.maps)
     scores = {**facts, **score_chain(prediction, comparison)}
     errors = pae_bins(kept)

@@ -52,8 +52,6 @@ def evaluate_inside(
 
     Parameters
     ----------
-    training, shards : Path
-        As for `follow`.
     stop : Event
         When set, the running evaluation is given up.
     number : int

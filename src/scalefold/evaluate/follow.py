@@ -67,8 +67,6 @@ def follow(
         What ``scalefold pack`` wrote. Checkpoints of other shards are left out.
     out : Path
         Folder that gets ``step-<8 digits>.json`` and ``.tsv``.
-    device, console
-        As for `evaluate_weights`.
     turn : tuple of int
         Number of this process, from 0, and number of all processes that follow: they take turns.
     left : callable

@@ -42,11 +42,6 @@ def mean_by_split(
 def chains_of_mean(evaluation: Mapping[str, Any], split: str) -> str:
     """Say how many of a split's chains its mean lDDT-Ca is over, and why the others are not in it.
 
-    Parameters
-    ----------
-    evaluation : mapping
-        See ``evaluate_weights``.
-
     Returns
     -------
     str
@@ -76,11 +71,6 @@ def reached_target(evaluation: Mapping[str, Any], settings: EvaluationConfig) ->
     """Mean lDDT-Ca of the first of ``evaluation.splits`` if it is the target or more, else None.
 
     If a chain of the split failed, the mean lacks it and does not count.
-
-    Parameters
-    ----------
-    evaluation : mapping
-        See ``evaluate_weights``.
     """
     split, target = settings.splits[0], settings.target_lddt
     value: float | None = evaluation["mean"].get(split, {}).get("lddt_ca")
@@ -103,8 +93,6 @@ def prepare_outputs(out: Path, structures: Path | None) -> None:
     ----------
     out : Path
         The JSON file; the table is written beside it.
-    structures : Path or None
-        Folder of the predicted structures.
 
     Raises
     ------
@@ -125,8 +113,6 @@ def write_evaluation(evaluation: dict[str, Any], out: Path) -> None:
 
     Parameters
     ----------
-    evaluation : dict
-        See ``evaluate_weights``.
     out : Path
         The JSON file; the table gets the same name with ``.tsv``.
 

@@ -71,8 +71,6 @@ def evaluate_weights(
     path : Path
         A checkpoint, folder ``step-<8 digits>``, whose averaged weights are taken; or a file of
         weights, see `read_weights`.
-    shards : Path
-        What ``scalefold pack`` wrote.
     out : Path
         JSON file to write; a table of the chains is written beside it as ``.tsv``. Both appear
         whole or not at all.

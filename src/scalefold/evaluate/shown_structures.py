@@ -95,13 +95,6 @@ def shown_chains(
 ) -> list[dict[str, Any]]:
     """Choose the chains of each split, and write out their structures.
 
-    Parameters
-    ----------
-    chains : sequence of mapping
-        Of an evaluation, scored.
-    kept : mapping of str to Backbones
-        By chain key.
-
     Returns
     -------
     list of dict

@@ -21,8 +21,6 @@ def is_evaluated(path: Path, mark: Path, settings: EvaluationConfig) -> bool:
 
     Parameters
     ----------
-    path : Path
-        JSON file of the evaluation.
     mark : Path
         The checkpoint's ``.ready`` file.
     """
@@ -37,11 +35,6 @@ def is_evaluated(path: Path, mark: Path, settings: EvaluationConfig) -> bool:
 
 def check_settings(evaluations: Iterable[Mapping[str, Any]], settings: EvaluationConfig) -> None:
     """Refuse evaluations that were made with other settings.
-
-    Parameters
-    ----------
-    evaluations : iterable of mapping
-        See ``evaluate_weights``.
 
     Raises
     ------

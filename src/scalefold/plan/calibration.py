@@ -23,8 +23,6 @@ class Step:
 
     Attributes
     ----------
-    device : str
-        The GPU's name.
     sizes : tuple of int
         `SIZES` of section ``features``.
     dap : int

@@ -24,13 +24,6 @@ class Ensemble:
 
     Sets of weights of one model share its buffers, and with them its captured graphs and compiled
     kernels. They stay in host memory, and are copied when they are needed.
-
-    Parameters
-    ----------
-    tolerance_angstrom : float
-        As for `Predictor`.
-    predictors : SharedPredictors, optional
-        Makes predictors for several processes.
     """
 
     def __init__(

@@ -67,8 +67,6 @@ def read_members(
 
     Parameters
     ----------
-    paths : sequence of Path
-        Checkpoint folders and weight files.
     given : Config or None
         The configuration of weights that do not state theirs.
     overrides : mapping

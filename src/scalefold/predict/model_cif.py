@@ -101,8 +101,6 @@ def model_cif(
 
     Parameters
     ----------
-    name : str
-        Of the entry.
     aatype : Tensor, shape (N,)
         Residue types 0-20; 20 becomes UNK.
     positions : Tensor, shape (N, 37, 3)

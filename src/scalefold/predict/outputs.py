@@ -60,6 +60,7 @@ def write_target(
     """
     folder = out / target.name
     temporary = out / f".{target.name}{TEMPORARY_MARK}{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)  # of a killed process with this number
     make_folder(temporary)
     try:
         models = [_write_model(temporary, target.name, aatype, each) for each in ranked]

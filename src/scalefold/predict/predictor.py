@@ -82,8 +82,6 @@ class Predictor:
     ----------
     model : AlphaFold
         On its device, in evaluation mode.
-    config : ModelConfig
-        Of the model.
     length_step : int
         Chains are padded to multiples of this; 1: not at all.
     graphs : bool
@@ -216,13 +214,7 @@ class Movement:
 
 @contextlib.contextmanager
 def memory_explained(length: int, device: torch.device) -> Iterator[None]:
-    """Turn an exhausted device into an `InputError` about the chain.
-
-    Parameters
-    ----------
-    length : int
-        Residues of the chain.
-    """
+    """Turn an exhausted device into an `InputError` about the chain."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -260,8 +252,6 @@ def predictor(
     config : Config
         ``model``, ``evaluation.precision``, ``training.kernels``, ``training.cuda_graphs`` are
         used.
-    weights : dict
-        Of all parameters of the model.
     tolerance_angstrom : float, optional
         As for `Predictor`.
     mesh : Mesh, optional

@@ -56,8 +56,6 @@ class Outcome:
         None where there is no sequence.
     fate : str
         ``predicted``, ``there`` (before this run), or ``failed``.
-    reason : str
-        Why it failed.
     record : dict or None
         See `scalefold.predict.outputs`.
     """

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scalefold.config.data import ShardsConfig
+from scalefold.config.data import FORMER_MAX_MSA_ROWS, ShardsConfig
+from scalefold.config.identity import PRESET_LIMITS
 from scalefold.errors import InputError
 from scalefold.features.query import Query
 from scalefold.io.atomic import file_sha256
@@ -33,8 +34,6 @@ class Target:
     ----------
     name : str
         Of its folder.
-    length : int
-        Residues.
     read : callable
         Returns its query; raises an InputError if its alignments cannot be used.
     alignment : callable
@@ -68,9 +67,7 @@ def fasta_targets(
             length=len(sequence),
             sequence=sequence,
             read=lambda: _query(name, sequence, alignments, shards),
-            alignment=lambda: (
-                QUERY_ALONE if alignments is None else _hash(_files(alignments, name))
-            ),
+            alignment=lambda: _alignment(name, alignments, shards),
         )
 
     return [target(*record) for record in records]
@@ -136,9 +133,16 @@ def _files(alignments: Path, name: str) -> list[Path]:
     )
 
 
-def _hash(files: Iterable[Path]) -> str:
-    """SHA-256 of the names and contents of files."""
+def _alignment(name: str, alignments: Path | None, shards: ShardsConfig) -> str:
+    """SHA-256 of the names and contents of the files, and of what limits their rows.
+
+    Limits as the presets have them are left out, as earlier versions did with all.
+    """
+    if alignments is None:
+        return QUERY_ALONE
     digest = hashlib.sha256()
-    for path in files:
+    for path in _files(alignments, name):
         digest.update(f"{path.name} {file_sha256(path)}\n".encode())
+    if shards.max_rows not in PRESET_LIMITS or shards.max_msa_rows != FORMER_MAX_MSA_ROWS:
+        digest.update(f"{shards.max_rows!r} {shards.max_merged_rows}\n".encode())
     return digest.hexdigest()

@@ -14,12 +14,7 @@ BIN_WIDTH: Final = 10
 
 
 def calibration(chains: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compare pLDDT with the true score, residue by residue.
-
-    Parameters
-    ----------
-    chains : iterable of mapping
-        ``chains`` of an evaluation.
+    """Compare pLDDT with the true score, residue by residue, for chains of an evaluation.
 
     Returns
     -------
@@ -60,12 +55,7 @@ def calibration(chains: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def head_calibration(chains: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Compare pTM with the TM-score, and predicted with true aligned errors.
-
-    Parameters
-    ----------
-    chains : iterable of mapping
-        ``chains`` of an evaluation.
+    """Compare pTM with the TM-score, and predicted with true aligned errors, likewise.
 
     Returns
     -------

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from scalefold.report.figures import FigureOnPage
-from scalefold.report.svg import SERIES, inline_svg, new_figure, styled
+from scalefold.report.svg import SERIES, FigureOnPage, new_figure, on_page, styled
 
 _BINS: Final = 20
 _AGAINST: Final = {
@@ -51,7 +50,7 @@ def _distribution(chains: Sequence[Mapping[str, Any]], splits: Sequence[str]) ->
             for split, row in values.items()
             if row
         )
-        return FigureOnPage(inline_svg(figure, "distribution", "Distribution of lDDT-Cα", said), "")
+        return on_page(figure, "distribution", "Distribution of lDDT-Cα", said)
 
 
 def _against(
@@ -79,4 +78,4 @@ def _against(
             axes.set_xlim(left=0)
         said = f"{len(chains)} chains, from {min(c[key] for c in chains):,} to "
         said += f"{max(c[key] for c in chains):,} {label}."
-        return FigureOnPage(inline_svg(figure, f"against-{name}", title, said), "")
+        return on_page(figure, f"against-{name}", title, said)

@@ -22,8 +22,6 @@ def paired(
 
     Parameters
     ----------
-    evaluation, other : mapping
-        See ``evaluate_weights``.
     split : str
         Of ``evaluation``; the other may hold a chain in another split.
 

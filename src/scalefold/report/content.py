@@ -45,8 +45,6 @@ def report_content(
 
     Parameters
     ----------
-    name : str
-        Of the run.
     others : sequence of (str, mapping)
         Names and evaluations of other weights, to compare with the last evaluation.
     other_run : mapping, optional

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.raw.rejected import Rejected
-from scalefold.report.figures import FigureOnPage
-from scalefold.report.svg import SERIES, inline_svg, new_figure, styled
+from scalefold.report.svg import SERIES, FigureOnPage, new_figure, on_page, styled
 from scalefold.shards.audit import audit, chain_counts
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.schema import INDEX_FILE
@@ -113,7 +112,7 @@ def _bars(name: str, words: tuple[str, str], lines: Sequence[Mapping[str, Any]])
         axes.grid(False, axis="x")
         figure.legend(loc="outside lower right", ncols=3)  # bars may fill the axes
         said = "; ".join(_most(lines, split, unit) for split in filled)
-        return FigureOnPage(inline_svg(figure, name, title, said), "")
+        return on_page(figure, name, title, said)
 
 
 def _most(lines: Sequence[Mapping[str, Any]], split: str, unit: str) -> str:

@@ -34,18 +34,6 @@ def falls_behind(
     the 4 errors in fewer than one of 1,000 runs. A single spike never does, since it raises the
     error too. A run whose running mean has caught up by the last step is not behind. The runs part
     at the step that best tells steps without a difference from steps with the judged one.
-
-    Parameters
-    ----------
-    training : mapping of str to sequence
-        Columns of this run's metrics log.
-    compared : mapping or None
-        See `scalefold.report.other_run.beside`.
-
-    Yields
-    ------
-    str
-        One sentence or none.
     """
     if compared is None:
         return

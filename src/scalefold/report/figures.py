@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from matplotlib.axes import Axes
@@ -13,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from scalefold.report.calibration import BIN_WIDTH
 from scalefold.report.clock import label_steps
 from scalefold.report.smoothing import numbers, smoothed, smoothing_window, thinned
-from scalefold.report.svg import MUTED, SERIES, inline_svg, new_figure, styled
+from scalefold.report.svg import MUTED, SERIES, FigureOnPage, new_figure, on_page, styled
 
 _MOST_CHAINS_DRAWN: Final = 80
 FEWEST_SMOOTHED: Final = 20
@@ -30,6 +29,8 @@ _CURVES: Final[dict[str, tuple[str, str, bool]]] = {
 }
 
 
+_LARGE: Final = ("loss", "lddt_ca")
+
 _TERMS: Final = {
     "fape": "FAPE",
     "chi": "side-chain angles",
@@ -37,14 +38,6 @@ _TERMS: Final = {
     "plddt": "pLDDT",
     "pae": "PAE",
 }
-
-
-@dataclass(frozen=True)
-class FigureOnPage:
-    """An SVG element and the text below it."""
-
-    svg: str
-    caption: str
 
 
 def training_figures(
@@ -56,16 +49,12 @@ def training_figures(
     curves are drawn dashed, see `scalefold.report.other_run`.
     """
     terms = sorted(key for key in training if key.startswith("loss/"))
-    keys = ["loss", "lddt_ca", *terms, *list(_CURVES)[2:]]
-    figures = []
-    for number, key in enumerate(keys):
-        width, height = (5.6, 3.1) if number < 2 else (4.2, 2.5)
-        if any(value is not None for value in training.get(key, ())):
-            _, label, smooth = _CURVES.get(key, ("", "unweighted", True))
-            figures.append(
-                _curve(f"curve-{number}", label, training, key, smooth, (width, height), beside)
-            )
-    return figures
+    keys = [*_LARGE, *terms, *(key for key in _CURVES if key not in _LARGE)]
+    return [
+        _curve(f"curve-{number}", key, training, beside)
+        for number, key in enumerate(keys)
+        if any(value is not None for value in training.get(key, ()))
+    ]
 
 
 def curve_title(key: str) -> str:
@@ -77,36 +66,25 @@ def curve_title(key: str) -> str:
 
 
 def _curve(
-    name: str,
-    label: str,
-    training: Mapping[str, Sequence[Any]],
-    key: str,
-    smooth: bool,
-    inches: tuple[float, float],
-    beside: Mapping[str, Any] | None,
+    name: str, key: str, training: Mapping[str, Sequence[Any]], beside: Mapping[str, Any] | None
 ) -> FigureOnPage:
+    _, label, smooth = _CURVES.get(key, ("", "unweighted", True))
     steps, values = training["step"], numbers(training[key])
-    shown = thinned(len(values))
-    x = [steps[i] for i in shown]
-    large = key in list(_CURVES)[:2]
+    is_long = len(values) >= FEWEST_SMOOTHED
     with styled():
-        figure, axes = new_figure(*inches)
-        if smooth and len(values) >= FEWEST_SMOOTHED:
-            mean = smoothed(values, smoothing_window(len(values)))
-            axes.plot(x, [values[i] for i in shown], color=SERIES[0], alpha=0.3, linewidth=0.9)
-            axes.plot(x, [mean[i] for i in shown], color=SERIES[0], label="this run")
-        else:
-            style: dict[str, Any] = {
-                "marker": "o" if len(values) < FEWEST_SMOOTHED else None,
-                "markersize": 3,
-            }
-            axes.plot(x, [values[i] for i in shown], color=SERIES[0], label="this run", **style)
+        figure, axes = new_figure(5.6, 3.1) if key in _LARGE else new_figure(4.2, 2.5)
+        if smooth and is_long:
+            _plot(axes, training, key, color=SERIES[0], alpha=0.3, linewidth=0.9)
+        marker = None if is_long else "o"
+        own = {"color": SERIES[0], "label": "this run", "marker": marker, "markersize": 3}
+        _plot(axes, training, key, smooth, **own)
         if beside is not None and key in beside["training"]:
-            _draw_beside(axes, beside, key, smooth)
-            if large:
+            other = {"color": SERIES[1], "label": beside["run"], "linestyle": (0, (5, 2))}
+            _plot(axes, beside["training"], key, smooth, linewidth=1.5, **other)
+            if key in _LARGE:
                 axes.legend(loc="best")
         axes.set(title=curve_title(key), ylabel=label)
-        label_steps(axes, training if large else {})
+        label_steps(axes, training if key in _LARGE else {})
         axes.yaxis.set_major_locator(MaxNLocator(5))
         finite = [(step, n) for step, n in zip(steps, values, strict=True) if math.isfinite(n)]
         (first_step, first), (last_step, last) = finite[0], finite[-1]
@@ -114,23 +92,18 @@ def _curve(
             f"{curve_title(key)} over {len(values)} logged steps, from {first:.4g} at step "
             f"{first_step} to {last:.4g} at step {last_step}."
         )
-        return FigureOnPage(inline_svg(figure, name, curve_title(key), description), "")
+        return on_page(figure, name, curve_title(key), description)
 
 
-def _draw_beside(axes: Axes, beside: Mapping[str, Any], key: str, smooth: bool) -> None:
-    """Draw another run's curve, as its running mean alone."""
-    steps, values = beside["training"]["step"], numbers(beside["training"][key])
+def _plot(
+    axes: Axes, columns: Mapping[str, Sequence[Any]], key: str, smooth: bool = False, **style: Any
+) -> None:
+    """Draw a column of a metrics log, or its running mean."""
+    values = numbers(columns[key])
     if smooth and len(values) >= FEWEST_SMOOTHED:
         values = smoothed(values, smoothing_window(len(values)))
     shown = thinned(len(values))
-    axes.plot(
-        [steps[i] for i in shown],
-        [values[i] for i in shown],
-        color=SERIES[1],
-        linestyle=(0, (5, 2)),
-        linewidth=1.5,
-        label=beside["run"],
-    )
+    axes.plot([columns["step"][i] for i in shown], [values[i] for i in shown], **style)
 
 
 def lddt_figure(
@@ -165,10 +138,8 @@ def lddt_figure(
         label_steps(axes, training)
         figure.legend(loc="outside lower right", ncols=len(splits) + 1)
         description = f"Mean lDDT-Cα over {len(steps)} checkpoints: {'; '.join(said)}."
-        return FigureOnPage(
-            inline_svg(figure, "lddt", "lDDT-Cα by checkpoint", description),
-            "Bold: mean over the chains of a split. Faint: single chains.",
-        )
+        caption = "Bold: mean over the chains of a split. Faint: single chains."
+        return on_page(figure, "lddt", "lDDT-Cα by checkpoint", description, caption)
 
 
 def scores_figure(
@@ -192,9 +163,8 @@ def scores_figure(
         label_steps(axes, training)
         figure.legend(loc="outside lower right", ncols=3)
         description = f"At the last checkpoint: {', '.join(said)}."
-        return FigureOnPage(
-            inline_svg(figure, "scores", title, description), "Means over the chains of the split."
-        )
+        caption = "Means over the chains of the split."
+        return on_page(figure, "scores", title, description, caption)
 
 
 def _chain_curves(evaluations: Sequence[Mapping[str, Any]], split: str) -> list[list[float]]:
@@ -240,8 +210,11 @@ def calibration_figure(calibration: Mapping[str, Mapping[str, Any]]) -> FigureOn
             f"{calibration[split]['mean_absolute_error']:.1f}"
             for split in splits
         ]
-        return FigureOnPage(
-            inline_svg(figure, "calibration", "Predicted against true lDDT-Cα", "; ".join(said)),
+        return on_page(
+            figure,
+            "calibration",
+            "Predicted against true lDDT-Cα",
+            "; ".join(said),
             "On the dashed line the confidence is right; above it the model is better than it "
             "says. Bars: observed residues in each bin.",
         )

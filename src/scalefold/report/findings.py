@@ -160,7 +160,12 @@ def _confidence(calibration: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _geometry(files: RunResults) -> Iterator[str]:
-    chains = [c for e in files.evaluations[-1:] for c in e["chains"] if c.get("peptide_bonds")]
+    chains = [
+        chain
+        for evaluation in files.evaluations[-1:]
+        for chain in evaluation["chains"]
+        if chain.get("peptide_bonds") and chain.get("broken_bonds") is not None
+    ]
     bonds = sum(chain["peptide_bonds"] for chain in chains)
     broken = sum(chain["broken_bonds"] for chain in chains)
     if bonds and broken > _BROKEN * bonds:

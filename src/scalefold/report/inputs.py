@@ -19,7 +19,7 @@ from scalefold.finetune.request import LISTING_REJECTED
 from scalefold.raw.rejected import Rejected, read_rejected
 from scalefold.report.benchmarks import Benchmark, read_benchmarks
 from scalefold.report.data_set import DataSet, data_set
-from scalefold.report.shapes import Evaluation, Ladder, MetricsRecord, misfit
+from scalefold.report.shapes import Evaluation, Ladder, MetricsRecord, misfit, read_shaped
 from scalefold.shards.manifest import Manifest, data_hash
 from scalefold.shards.schema import MANIFEST_FILE, REJECTED_FILE
 from scalefold.train.sessions import Session, read_sessions
@@ -35,12 +35,10 @@ class RunResults:
     ----------
     key : str
         Of the training, see `scalefold.config.run_key`; empty where none has begun.
+    evaluated_at : dict of int to float
+        Unix time of the evaluation's file, by step.
     metrics : list of dict
         Records of the metrics log, by step; the later of two of the same step.
-    sessions : list of Session
-        Of the training, in order.
-    ladder : dict or None
-        Record of ``scalefold bench ladder``, if there is one.
     notes : list of str
         What is missing or could not be read.
     """
@@ -49,6 +47,7 @@ class RunResults:
     metrics: list[dict[str, Any]] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
+    evaluated_at: dict[int, float] = field(default_factory=dict)
     checkpoints: list[Metadata] = field(default_factory=list)
     manifest: Manifest | None = None
     manifest_sha256: str | None = None
@@ -87,7 +86,9 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunResults:
         files.sessions = read_sessions(training, [r["time"] for r in files.metrics if "time" in r])
     except InputError as error:
         files.notes.append(f"{error}.")
-    files.evaluations = _evaluations(run / "evaluation" / files.key, files.notes)
+    found = _evaluations(run / "evaluation" / files.key, files.notes)
+    files.evaluations = sorted(found.values(), key=lambda evaluation: evaluation["step"])
+    files.evaluated_at = {e["step"]: path.stat().st_mtime for path, e in found.items()}
     files.checkpoints = _checkpoints(training, files.notes)
     files.manifest, files.manifest_sha256 = _manifest(shards, files.notes)
     files.rejected = _rejected(shards / REJECTED_FILE, files.notes)
@@ -169,34 +170,20 @@ def _metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """Read one evaluation.
-
-    Raises
-    ------
-    InputError
-        If it is not there, or not an evaluation.
-    """
-    try:
-        evaluation: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: not an evaluation ({error}). Give the JSON file of one"
-        ) from None
-    if lacking := misfit(Evaluation, evaluation):
-        raise InputError(f"{path}: not an evaluation: {lacking}. Give the JSON file of one")
-    return evaluation
+    """Read one evaluation; raises as `read_shaped`."""
+    return read_shaped(path, Evaluation, "an evaluation")
 
 
-def _evaluations(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
-    found = []
+def _evaluations(folder: Path, notes: list[str]) -> dict[Path, dict[str, Any]]:
+    found = {}
     for path in sorted(folder.glob("step-*.json")):
         try:
-            found.append(read_evaluation(path))
+            found[path] = read_evaluation(path)
         except InputError as error:
             notes.append(f"Evaluation {path.name}: left out: {error}.")
     if not found:
         notes.append("No evaluations yet: evaluation/ holds no finished one.")
-    return sorted(found, key=lambda evaluation: evaluation["step"])
+    return found
 
 
 def _checkpoints(folder: Path, notes: list[str]) -> list[Metadata]:
@@ -232,16 +219,13 @@ def _rejected(path: Path, notes: list[str]) -> list[Rejected]:
 
 
 def _ladder(path: Path, notes: list[str]) -> dict[str, Any] | None:
-    if not path.is_file():
+    if not path.exists():
         return None  # measured on request only: nothing is missing
     try:
-        ladder = json.loads(path.read_text("utf-8"))
-    except (IsADirectoryError, ValueError, RecursionError):
-        ladder = None
-    if misfit(Ladder, ladder):
-        notes.append(f"{path.name}: left out, not what scalefold bench ladder writes.")
+        return read_shaped(path, Ladder, "what scalefold bench ladder writes")
+    except InputError as error:
+        notes.append(f"{path.name}: left out: {error}.")
         return None
-    return ladder
 
 
 def _disagreements(files: RunResults) -> Iterator[str]:

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 
 from scalefold.errors import InputError
 from scalefold.io.atomic import write_bytes
-from scalefold.report.figures import FigureOnPage
-from scalefold.report.svg import INK, SERIES, inline_svg, new_figure, styled
+from scalefold.report.svg import INK, SERIES, FigureOnPage, new_figure, on_page, styled
 
 _INCHES_A_RUNG = 0.3
 
@@ -32,10 +31,8 @@ def ladder_figure(ladder: Mapping[str, Any]) -> FigureOnPage | None:
             f"Seconds of a mean training step on {ladder['device']}, from {first:.3f} "
             f"({rows[0]['rung']}) to {last:.3f} ({rows[-1]['rung']})."
         )
-        return FigureOnPage(
-            inline_svg(figure, "ladder", "Seconds of a mean step", description),
-            "Each rung adds to the ones before it.",
-        )
+        caption = "Each rung adds to the ones before it."
+        return on_page(figure, "ladder", "Seconds of a mean step", description, caption)
 
 
 def save_ladder(ladder: Mapping[str, Any], file: Path) -> None:

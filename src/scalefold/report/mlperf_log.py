@@ -47,13 +47,6 @@ def _event(
 def write_mlperf_log(run: Path, key: str | None, shards: Path, out: Path) -> None:
     """Write the log of a run's training.
 
-    Parameters
-    ----------
-    run : Path
-        The run's folder.
-    key : str or None
-        Of the training; None: the only one.
-
     Raises
     ------
     InputError
@@ -93,7 +86,7 @@ def _events(run: Path, files: RunResults, shards: Path) -> Iterator[dict[str, An
             yield _event(before, "epoch_start", kind="INTERVAL_START", **about)
             yield _event(published, "epoch_stop", kind="INTERVAL_END", **about)
         before = published
-        done = (run / "evaluation" / files.key / f"{ready.stem}.json").stat().st_mtime
+        done = files.evaluated_at[step]
         yield _event(published, "eval_start", kind="INTERVAL_START", **about)
         yield _event(done, "eval_accuracy", value, **about)
         yield _event(done, "eval_stop", kind="INTERVAL_END", **about)

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from scalefold.config.identity import trajectory_settings
-from scalefold.errors import InputError
-from scalefold.report.shapes import RunReport, misfit
+from scalefold.report.shapes import RunReport, read_shaped
 from scalefold.report.smoothing import numbers, smoothed, smoothing_window
 
 _COMPARED: Final = ("loss", "lddt_ca", "grad_norm", "loss/")
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Read the ``report.json`` of another run.
-
-    Raises
-    ------
-    InputError
-        If it is not there, no such report, or of a run without training.
-    """
-    try:
-        report: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not the report of a run ({error}). Give its JSON file") from None
-    if lacking := misfit(RunReport, report):
-        raise InputError(
-            f"{path}: not the report of a training run: {lacking}. Give the report.json of one"
-        )
-    return report
+    """Read the ``report.json`` of another run; raises as `read_shaped`."""
+    return read_shaped(path, RunReport, "the report of a training run")
 
 
 def beside(
@@ -44,10 +28,6 @@ def beside(
 
     Parameters
     ----------
-    training : mapping of str to sequence
-        Columns of this run's metrics log.
-    config : mapping or None
-        Of this run, where it is known.
     report : mapping
         Of the other run, see `read_report`.
 

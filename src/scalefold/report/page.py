@@ -37,8 +37,6 @@ def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> s
 
     Parameters
     ----------
-    content : dict
-        See ``report_content``.
     evaluations : sequence of mapping
         With their chains, for the curves of single chains.
     """
@@ -72,10 +70,6 @@ def render(template: str, shown: Sequence[Drawn], **content: Any) -> str:
     ----------
     template : str
         Extends ``layout.html.j2``.
-    shown : sequence of Drawn
-        What the viewer shows.
-    **content
-        Variables of the template.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("scalefold.report"),

@@ -37,12 +37,6 @@ def write_predictions(
 
     Parameters
     ----------
-    out : Path
-        Has a folder for each prediction.
-    outcomes : sequence of Outcome
-        What the table lists.
-    command : str
-        Ran last.
     most_bytes : int
         The first predictions are shown with their structures, as many as the page can hold.
 

@@ -33,8 +33,6 @@ def write_report(
 
     Parameters
     ----------
-    run : Path
-        The run's folder.
     key : str, optional
         Which of its training runs (`scalefold.config.run_key`); default the only one.
     shards : Path, optional

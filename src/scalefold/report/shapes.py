@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from scalefold.errors import InputError
 from scalefold.evaluate.pae_calibration import NUM_BINS
 
 Step = Annotated[int, Field(ge=0, lt=10**8)]  # eight digits in names of files
@@ -17,8 +20,6 @@ Seconds = Annotated[float, Field(ge=0.0, le=2.5e11)]  # a time to the year 9999
 
 _PaeBin = Annotated[list[Number], Field(min_length=3, max_length=3)]
 _PaeBins = Annotated[list[_PaeBin], Field(min_length=NUM_BINS, max_length=NUM_BINS)]
-
-_Shape = TypeVar("_Shape", bound=BaseModel)
 
 
 class _Open(BaseModel):
@@ -92,6 +93,9 @@ class _Shown(_Open):
             size = len(base64.b64decode(text))
             if not size or math.isqrt(size) ** 2 != size:
                 raise ValueError(f"map {name!a} is not square")
+            kind = name.removeprefix("true_")
+            if not {kind, f"true_{kind}"} <= self.maps.keys():
+                raise ValueError(f"map {name!a} has no other to stand beside")
         return self
 
 
@@ -180,7 +184,24 @@ class RunReport(_Open):
         return self
 
 
-def misfit(shape: type[_Shape], tree: Any) -> str:
+def read_shaped(path: Path, shape: type[BaseModel], what: str) -> dict[str, Any]:
+    """Read a JSON file.
+
+    Raises
+    ------
+    InputError
+        If it is not there, damaged, or lacks something of the shape.
+    """
+    try:
+        tree: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not {what} ({error}). Give the JSON file of one") from None
+    if lacking := misfit(shape, tree):
+        raise InputError(f"{path}: not {what}: {lacking}. Give the JSON file of one")
+    return tree
+
+
+def misfit(shape: type[BaseModel], tree: Any) -> str:
     """Say what a tree lacks of a shape; empty if it has all of it."""
     try:
         shape.model_validate(tree)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from scalefold.report.figures import FigureOnPage
 from scalefold.report.smoothing import numbers
 from scalefold.report.structures import ViewerChain
-from scalefold.report.svg import SERIES, inline_svg, new_figure, styled
+from scalefold.report.svg import SERIES, FigureOnPage, new_figure, on_page, styled
 
 _MAPS: Final = {
     "distance": ("Distance, distogram", 22.0),
@@ -48,7 +47,7 @@ def _residue_figure(structure: ViewerChain, number: int) -> FigureOnPage:
         known = [value for value in scores[0][1] if value is not None]
         said = f"from {min(known):.0f} to {max(known):.0f}" if known else "no residue scored"
         said = f"{scores[0][0]} {said}"
-        return FigureOnPage(inline_svg(figure, f"residues-{number}", title, said), "")
+        return on_page(figure, f"residues-{number}", title, said)
 
 
 def _map_figure(structure: ViewerChain, number: int) -> FigureOnPage | None:
@@ -79,10 +78,9 @@ def _map_figure(structure: ViewerChain, number: int) -> FigureOnPage | None:
                 figure.colorbar(image, ax=grid[row].tolist(), label="Å", pad=0.02)
         title = f"Pairs of residues of {structure.chain_key}"
         said = ", ".join(_MAPS[name][0] for name in names)
-        svg = inline_svg(figure, f"maps-{number}", title, said)
         caption = "Rows and columns: residues."
         if "true_distance" in names:
             caption += " Empty: not observed."
         if "pae" in names:
             caption += " Aligned errors are of the column's residue, aligned on the row's."
-        return FigureOnPage(svg, caption)
+        return on_page(figure, f"maps-{number}", title, said, caption)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import re
 from io import StringIO
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -68,7 +68,16 @@ def new_figure(width: float = 5.6, height: float = 3.1) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
+class FigureOnPage(NamedTuple):
+    """An SVG element and the text below it."""
+
+    svg: str
+    caption: str
+
+
+def on_page(
+    figure: Figure, name: str, title: str, description: str, caption: str = ""
+) -> FigureOnPage:
     """Render a figure as an ``<svg>`` element.
 
     Parameters
@@ -105,7 +114,7 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
     body = re.sub(r"font-size: ([\d.]+px)", r"font-size: calc(\1 * var(--text, 1))", body)
     for colour, variable in _VARIABLES.items():
         body = body.replace(colour, variable)
-    return opening + body
+    return FigureOnPage(opening + body, caption)
 
 
 def _apart(match: re.Match[str]) -> str:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scalefold.report.figures import FigureOnPage
-from scalefold.report.svg import MUTED, SERIES, inline_svg, new_figure, styled
+from scalefold.report.svg import MUTED, SERIES, FigureOnPage, new_figure, on_page, styled
 from scalefold.train.sessions import Session
 
 
@@ -98,4 +97,4 @@ def timeline_figure(content: Mapping[str, Any]) -> FigureOnPage:
             caption += " Dotted: pauses."
         if killed:
             caption += " Crosses: the session was killed."
-        return FigureOnPage(inline_svg(figure, "timeline", "Timeline", said), caption)
+        return on_page(figure, "timeline", "Timeline", said, caption)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +14,6 @@ import pyarrow.compute as pc
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.rejected import Rejected
-from scalefold.shards.alignment_table import ALIGNMENT_COLUMNS, alignment_columns
 from scalefold.shards.chain_list import check_searched, check_table
 from scalefold.shards.chain_table import chain_columns, chain_table
 from scalefold.shards.repack_hint import pack_command
@@ -27,6 +27,18 @@ from scalefold.shards.summary import (
 )
 from scalefold.shards.writer import ShardFacts
 
+_ALIGNMENTS: Final = pa.schema(
+    [
+        ("msa_shard", pa.int32()),
+        ("msa_row", pa.int32()),
+        ("seq_id", pa.binary(32)),
+        ("origin", pa.string()),
+        ("chain_key", pa.string()),  # the chain whose files were read
+        ("is_alone", pa.bool_()),  # the query is its only row
+    ]
+)
+"""Columns of packed alignments: as objects, those of the PDB would take 60 MB."""
+
 
 @dataclass(frozen=True)
 class PackedBuckets:
@@ -37,7 +49,7 @@ class PackedBuckets:
     chains
         See :func:`~.chain_table.chain_table`; with the split of each chain.
     alignments
-        See :func:`~.alignment_table.alignment_columns`, by bucket and row.
+        See :func:`alignment_columns`, by bucket and row.
     set_aside
         Chains that packing has set aside, and why.
     shards
@@ -74,8 +86,6 @@ def read_buckets(
     ----------
     listed
         See :func:`~.chain_list.list_table`.
-    config
-        Sections ``data`` and ``shards``.
 
     Raises
     ------
@@ -107,12 +117,26 @@ def read_buckets(
     _check_sizes(folder, shards)
     return PackedBuckets(
         chains,
-        pa.Table.from_batches(alignments, ALIGNMENT_COLUMNS).combine_chunks(),
+        pa.Table.from_batches(alignments, _ALIGNMENTS).combine_chunks(),
         set_aside,
         shards,
         left_out,
         notes,
     )
+
+
+def alignment_columns(summary: MsaSummary) -> pa.RecordBatch:
+    """Return the alignments of a bucket, by row."""
+    rows = sorted(summary.rows, key=lambda facts: facts.row)
+    columns = {
+        "msa_shard": [summary.head.bucket] * len(rows),
+        "msa_row": [facts.row for facts in rows],
+        "seq_id": [bytes.fromhex(facts.seq_id) for facts in rows],
+        "origin": [facts.origin for facts in rows],
+        "chain_key": [facts.chain_key for facts in rows],
+        "is_alone": [facts.num_rows == 1 for facts in rows],
+    }
+    return pa.RecordBatch.from_pydict(columns, _ALIGNMENTS)
 
 
 def _with_splits(

@@ -102,15 +102,7 @@ def _column(reader: ShardReader, family: str, column: str) -> list[Any]:
 
 
 def audit(index: pa.Table, rejected: Iterable[Rejected]) -> list[Amiss]:
-    """Return what may be amiss with a data set, also what no chain has.
-
-    Parameters
-    ----------
-    index
-        Of the shards.
-    rejected
-        Their table of rejected chains.
-    """
+    """Return what may be amiss with a data set, also what no chain has."""
     samples = index.filter(pc.is_in(index["split"], pa.array(["train", "validation"])))
     there = set(index["chain_key"].to_pylist())
     halves: dict[str, list[str]] = {"structure": [], "alignment": []}
@@ -138,7 +130,7 @@ def by_reason(rejected: Iterable[Rejected]) -> list[Reason]:
     counts: Counter[tuple[str, str]] = Counter()
     first: dict[tuple[str, str], Rejected] = {}
     for rejection in rejected:
-        words = _NAMES.sub("...", rejection.reason).partition(".  ")[0][:_REASON_LENGTH]
+        words = _NAMES.sub("...", rejection.reason)[:_REASON_LENGTH]
         counts[rejection.stage, words] += 1
         first.setdefault((rejection.stage, words), rejection)
     return [Reason(*key, number, first[key]) for key, number in counts.most_common()]

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, read_chains
 from scalefold.shards.manifest import Manifest
-from scalefold.shards.sealed_json import read_sealed
+from scalefold.shards.summary import summary_heads
 
 MOST_BUCKETS: Final = 400
 _CHAINS_OF_PDB: Final = 540_000
-_OLD_ONES: Final = 8
 
 
 def default_bucket_count(num_chains: int) -> int:
@@ -61,28 +60,13 @@ def packed_bucket_count(shards: Path) -> int | None:
     with contextlib.suppress(InputError):
         finished = Manifest.read(shards).config_hash
     latest = None
-    for head in _heads(shards):
-        with contextlib.suppress(KeyError, TypeError):
-            buckets = head["settings"]["data.buckets"]
-            if type(buckets) is not int or buckets < 1:
-                continue
-            if head["config_hash"] == finished:
-                return buckets
-            latest = latest or buckets
-            if finished is None:
-                break
+    for head in summary_heads(shards):
+        buckets = head.settings.get("data.buckets")
+        if type(buckets) is not int or buckets < 1:
+            continue
+        if head.config_hash == finished:
+            return buckets
+        latest = latest or buckets
+        if finished is None:
+            break
     return latest
-
-
-def _heads(shards: Path) -> Iterator[dict[str, Any]]:
-    """Yield the heads of the latest summary and of some old ones: all would be a gigabyte."""
-    paths = sorted([*shards.glob("chain-*.json"), *shards.glob("msa-*.json")], key=_time)
-    for path in [*paths[-1:], *paths[:_OLD_ONES]]:
-        with contextlib.suppress(OSError, InputError, KeyError, TypeError):
-            yield read_sealed(path, fix="")["head"]
-
-
-def _time(path: Path) -> int:
-    with contextlib.suppress(FileNotFoundError):  # another job may write it again
-        return path.stat().st_mtime_ns
-    return 0

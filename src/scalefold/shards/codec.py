@@ -18,6 +18,11 @@ from scalefold.shards.schema import HASH_COLUMN, SCHEMAS, row_hash
 
 _NUM_ATOMS: Final = 37
 _NUM_SYMBOLS: Final = 22
+_AS_THEY_ARE: Final = (
+    *("chain_key", "label_asym_id", "auth_asym_id", "seq_id", "method", "origin"),
+    *("resolution", "release_date", "cluster_id"),
+)
+"""Fields of a chain that are columns of the same name and value."""
 _BITS: Final = np.uint64(1) << np.arange(_NUM_ATOMS, dtype=np.uint64)
 
 
@@ -49,18 +54,10 @@ def encode_chain(record: ChainRecord) -> pa.RecordBatch:
     return one_row(
         "chain",
         {
-            "chain_key": key,
-            "label_asym_id": record.label_asym_id,
-            "auth_asym_id": record.auth_asym_id,
-            "seq_id": record.seq_id,
-            "method": record.method,
-            "origin": record.origin,
+            **{name: getattr(record, name) for name in _AS_THEY_ARE},
             "aatype": record.aatype,
             "atom_mask": (record.atom_mask * _BITS).sum(axis=1, dtype=np.uint64),
             "xyz": xyz.reshape(-1),
-            "resolution": record.resolution,
-            "release_date": record.release_date,
-            "cluster_id": record.cluster_id,
             "confidence": record.confidence,
         },
     )
@@ -82,17 +79,9 @@ def decode_chain(batch: pa.RecordBatch) -> ChainRecord:
 
     has_confidence = batch.column("confidence").null_count == 0
     known = {
-        "chain_key": _scalar(batch, "chain_key"),
-        "label_asym_id": _scalar(batch, "label_asym_id"),
-        "auth_asym_id": _scalar(batch, "auth_asym_id"),
-        "seq_id": _scalar(batch, "seq_id"),
-        "method": _scalar(batch, "method"),
-        "origin": _scalar(batch, "origin"),
+        **{name: _scalar(batch, name) for name in _AS_THEY_ARE},
         "aatype": aatype,
         "atom_mask": atom_mask,
-        "resolution": _scalar(batch, "resolution"),
-        "release_date": _scalar(batch, "release_date"),
-        "cluster_id": _scalar(batch, "cluster_id"),
         "confidence": _array(batch, "confidence") if has_confidence else None,
     }
     return PartialChain.of(known, spread)
@@ -164,26 +153,13 @@ def decode_msa(batch: pa.RecordBatch) -> MsaRecord:
 
 
 def one_row(family: str, values: dict[str, Any]) -> pa.RecordBatch:
-    """Build a one-row batch from Python values, numpy and Arrow arrays, and add the row hash."""
+    """Build a one-row batch from Python values and numpy arrays, and add the row hash."""
     schema = SCHEMAS[family]
-    columns = [
-        _column(field.type, 0 if field.name == HASH_COLUMN else values[field.name])
-        for field in schema
-    ]
+    values = {**values, HASH_COLUMN: 0}
+    columns = [pa.array([values[field.name]], field.type) for field in schema]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     columns[-1] = pa.array([row_hash(batch)], pa.uint64())
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _column(dtype: pa.DataType, value: Any) -> pa.Array:
-    if isinstance(value, np.ndarray):
-        kind = pa.LargeListArray if pa.types.is_large_list(dtype) else pa.ListArray
-        offset_type = pa.int64() if pa.types.is_large_list(dtype) else pa.int32()
-        items = pa.array(value, dtype.value_type)
-        return kind.from_arrays(pa.array([0, len(value)], offset_type), items, type=dtype)
-    if isinstance(value, pa.Array):
-        return value
-    return pa.array([value], dtype)
 
 
 def _scalar(batch: pa.RecordBatch, name: str) -> Any:

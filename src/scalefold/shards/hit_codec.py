@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -13,22 +12,24 @@ from scalefold.raw.aligned_hit import AlignedHit
 from scalefold.raw.templates import Located
 from scalefold.shards.codec import one_row
 from scalefold.shards.records import TemplateHit
-from scalefold.shards.schema import HIT_TYPE, LOCATED_TYPE
+from scalefold.shards.schema import HIT_TYPE
 
 
 def encode_hits(seq_id: bytes, hits: Sequence[AlignedHit]) -> pa.RecordBatch:
     """Return the ``hits`` row of an alignment."""
-    columns = {
-        "chain_key": [hit.chain_key for hit in hits],
-        "sum_probs": [hit.sum_probs for hit in hits],
-        "prob": [hit.probability for hit in hits],
-        "query_start": [hit.query_start for hit in hits],
-        "template_start": [hit.template_start for hit in hits],
-        "query_aligned": [hit.query_aligned for hit in hits],
-        "template_aligned": [hit.template_aligned for hit in hits],
-    }
-    arrays = [pa.array(columns[field.name], field.type) for field in HIT_TYPE]
-    return one_row("hits", {"seq_id": seq_id, "hits": _list(HIT_TYPE, arrays, len(hits))})
+    rows = [
+        {
+            "chain_key": hit.chain_key,
+            "sum_probs": hit.sum_probs,
+            "prob": hit.probability,
+            "query_start": hit.query_start,
+            "template_start": hit.template_start,
+            "query_aligned": hit.query_aligned,
+            "template_aligned": hit.template_aligned,
+        }
+        for hit in hits
+    ]
+    return one_row("hits", {"seq_id": seq_id, "hits": rows})
 
 
 class PackedHits(Sequence[AlignedHit]):
@@ -57,27 +58,17 @@ def encode_located(
 
     Parameters
     ----------
-    seq_id, hits
-        As in its ``hits`` row.
     located
         Number of the hit -> where its template is, the best first.
     """
-    found = located.values()
-    pairs = [one.realigned or _NO_PAIRS for one in found]
-    arrays = [
-        pa.array(list(located), pa.int32()),
-        pa.array([one.chain_key for one in found], pa.string()),
-        pa.array([one.shift for one in found], pa.int32()),
-        _lists("q_idx", [q_idx for q_idx, _ in pairs]),
-        _lists("t_idx", [t_idx for _, t_idx in pairs]),
-    ]
+    rows = []
+    for number, found in located.items():
+        q_idx, t_idx = found.realigned or ((), ())
+        place = {"hit": number, "chain_key": found.chain_key, "shift": found.shift}
+        rows.append({**place, "q_idx": q_idx, "t_idx": t_idx})
     best = next(template_hits(hits, located), None)
-    values = {
-        "seq_id": seq_id,
-        "covered": 0 if best is None else len(best.q_idx),
-        "located": _list(LOCATED_TYPE, arrays, len(located)),
-    }
-    return one_row("templates", values)
+    covered = 0 if best is None else len(best.q_idx)
+    return one_row("templates", {"seq_id": seq_id, "covered": covered, "located": rows})
 
 
 def decode_located(batch: pa.RecordBatch) -> dict[int, Located]:
@@ -85,9 +76,7 @@ def decode_located(batch: pa.RecordBatch) -> dict[int, Located]:
     numbers, keys, shifts, q_idx, t_idx = _members(batch.column("located"))
     return {
         number: Located(
-            key,
-            shift,
-            (_copy(q_idx[i]), _copy(t_idx[i])) if len(q_idx[i].values) else None,
+            key, shift, (_copy(q_idx[i]), _copy(t_idx[i])) if len(q_idx[i].values) else None
         )
         for i, (number, key, shift) in enumerate(
             zip(numbers.to_pylist(), keys.to_pylist(), shifts.to_pylist(), strict=True)
@@ -116,23 +105,6 @@ def decode_former_templates(batch: pa.RecordBatch) -> Iterator[TemplateHit]:
             q_idx=_copy(q_idx[i]),
             t_idx=_copy(t_idx[i]),
         )
-
-
-_NO_PAIRS = (np.zeros(0, np.int32), np.zeros(0, np.int32))
-
-
-def _list(kind: pa.StructType, members: list[pa.Array], number: int) -> pa.Array:
-    """Return an array of one list of structs."""
-    structs = pa.StructArray.from_arrays(members, fields=list(kind))
-    dtype = pa.list_(pa.field("item", kind, nullable=False))
-    return pa.ListArray.from_arrays(pa.array([0, number], pa.int32()), structs, type=dtype)
-
-
-def _lists(name: str, arrays: Sequence[NDArray[np.int32]]) -> pa.Array:
-    ends = [0, *itertools.accumulate(map(len, arrays))]
-    items = np.concatenate([*arrays, _NO_PAIRS[0]])
-    dtype = LOCATED_TYPE.field(name).type
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(items), type=dtype)
 
 
 def _members(column: pa.Array) -> list[pa.Array]:

@@ -19,7 +19,7 @@ def index_table(
     packed
         See :func:`~.chain_table.chain_table`; with the split of each chain.
     alignments
-        See :func:`~.alignment_table.alignment_columns`; of all buckets, in their order.
+        See :func:`~.all_buckets.alignment_columns`; of all buckets, in their order.
     bad
         Keys of the chains that packing has set aside.
     """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +29,14 @@ from scalefold.shards.summary import rows_left_out
 NEFF_IDENTITY = 0.8
 NEFF_MAX_ROWS = 2000
 MOST_SET_ASIDE = 50
+_COLUMNS: Final = {
+    "index": ("chain_key", "split", "length", "resolution", "release_date", "cluster_size"),
+    "chain": ("chain", "length", "observed residues", "atoms", "date"),
+    "msa": ("sequence", "length", "rows", "of"),
+    "hits": ("template hits", "best"),
+    "templates": ("templates", "best"),
+}
+"""What is shown of a file, by family."""
 
 
 def describe_folder(path: Path, console: Console) -> None:
@@ -145,51 +155,40 @@ def effective_sequences(msa: NDArray[np.uint8]) -> float:
 
 
 def _describe_file(path: Path, console: Console) -> None:
-    family = path.name.partition("-")[0]
-    if family == "chain":
-        file = ShardFile(path, "chain")
-        table = _table(str(path), "row", "chain", "length", "observed residues", "atoms", "date")
-        for row in range(file.num_rows):
-            chain = decode_chain(file.row(row))
-            observed = int(chain.atom_mask.any(axis=1).sum())
-            atoms = int(chain.atom_mask.sum())
-            date = _text(chain.release_date)
-            table.add_row(
-                str(row), chain.chain_key, str(len(chain)), str(observed), str(atoms), date
-            )
-    elif family == "msa":
-        file = ShardFile(path, "msa")
-        table = _table(str(path), "row", "sequence", "length", "rows", "of")
-        for row in range(file.num_rows):
-            msa = decode_msa(file.row(row))
-            depth, length = msa.msa.shape
-            counts = (length, depth, msa.num_seq_full)
-            table.add_row(str(row), msa.seq_id.hex()[:12], *map(str, counts))
-    elif family == "hits":
-        file = ShardFile(path, "hits")
-        table = _table(str(path), "row", "template hits", "best")
-        for row in range(file.num_rows):
-            keys = PackedHits(file.row(row)).chain_keys
-            table.add_row(str(row), f"{len(keys):,}", ", ".join(keys[:4]))
-    elif family == "templates":
-        file = ShardFile(path, "templates")
-        table = _table(str(path), "row", "templates", "best")
-        for row in range(file.num_rows):
-            found = [one.chain_key for one in decode_located(file.row(row)).values()]
-            table.add_row(str(row), f"{len(found):,}", ", ".join(found[:4]))
-    elif path.name == "index.arrow":
-        index = ShardFile(path, "index").table()
-        columns = ["chain_key", "split", "length", "resolution", "release_date", "cluster_size"]
-        table = _table(str(path), *columns)
-        for facts in index.select(columns).to_pylist():
-            table.add_row(*(_text(facts[column]) for column in columns))
-    else:
+    family = path.name.partition("-")[0].removesuffix(".arrow")
+    if family not in _COLUMNS:
         raise InputError(
             f"{path}: not named as a shard, a structure or an alignment. Give a shard folder, "
             "index.arrow, chain-<n>.arrow, msa-<n>.arrow, hits-<n>.arrow, templates-<n>.arrow, "
             "a structure (.cif, .pdb, .ent, or gzipped), or an alignment (.a3m, .sto)."
         )
+    file, columns = ShardFile(path, family), _COLUMNS[family]
+    if family == "index":
+        table = _table(str(path), *columns)
+        for facts in file.table().select(columns).to_pylist():
+            table.add_row(*map(_text, facts.values()))
+    else:
+        table = _table(str(path), "row", *columns)
+        for row in range(file.num_rows):
+            table.add_row(str(row), *_cells(family, file.row(row)))
     console.print(table)
+
+
+def _cells(family: str, row: pa.RecordBatch) -> Iterable[str]:
+    """Cells of a shard's row, by `_COLUMNS`."""
+    if family == "chain":
+        chain = decode_chain(row)
+        observed, atoms = chain.atom_mask.any(axis=1).sum(), chain.atom_mask.sum()
+        return chain.chain_key, *map(_text, (len(chain), observed, atoms, chain.release_date))
+    if family == "msa":
+        msa = decode_msa(row)
+        depth, length = msa.msa.shape
+        return msa.seq_id.hex()[:12], *map(str, (length, depth, msa.num_seq_full))
+    if family == "hits":
+        keys = PackedHits(row).chain_keys
+    else:
+        keys = [one.chain_key for one in decode_located(row).values()]
+    return f"{len(keys):,}", ", ".join(keys[:4])
 
 
 def _add_chain(table: Table, chain: ChainRecord) -> None:

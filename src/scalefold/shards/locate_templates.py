@@ -77,13 +77,9 @@ def locate_templates(
     out
         Shard folder with the bucket's shard of hits.
     alignments
-        See :func:`~.alignment_table.alignment_columns`; of the bucket.
+        See :func:`~.all_buckets.alignment_columns`; of the bucket.
     users
         Rows of the index: the chains that use the bucket's alignments.
-    store
-        All packed structures.
-    settings
-        Section ``shards``.
 
     Returns
     -------

@@ -33,12 +33,8 @@ class Manifest:
 
     Parameters
     ----------
-    schema_version
-        Of the folder.
     config_hash
         See :func:`scalefold.config.identity.packing_hash`.
-    source
-        The raw files that were packed.
     counts
         Chains by split, alignments, chains set aside (also those that are templates now, which
         are counted once more), template hits by what became of them.

@@ -39,19 +39,10 @@ def pack(
 
     Parameters
     ----------
-    config
-        Sections ``data`` and ``shards``.
-    raw, out
-        Raw folder, shard folder.
     jobs
         Buckets packed at a time, each in a process of its own. The result does not depend on it.
     console
         Where progress is shown, a bar a stage over all buckets; default: standard error.
-
-    Returns
-    -------
-    Manifest
-        Of the finished folder.
 
     Raises
     ------

@@ -73,16 +73,8 @@ def pack_alignments(
 
     Parameters
     ----------
-    config
-        Sections ``data`` and ``shards``.
-    raw
-        Raw folder, as ``scalefold fetch`` lays it out.
     out
         Shard folder with the bucket's chain shard.
-    bucket
-        Number of the bucket.
-    console
-        Where progress is shown; default: standard error.
 
     Raises
     ------

@@ -32,12 +32,7 @@ from scalefold.shards.locate_templates import TEMPLATE_OUTCOMES, locate_template
 from scalefold.shards.manifest import QUERY_ALONE, Manifest
 from scalefold.shards.pack_alignments import STAYS
 from scalefold.shards.repack_hint import pack_command
-from scalefold.shards.schema import (
-    INDEX_FILE,
-    REJECTED_FILE,
-    SCHEMA_VERSION,
-    shard_file,
-)
+from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE, SCHEMA_VERSION, shard_file
 from scalefold.shards.template_store import TemplateStore
 from scalefold.shards.writer import ShardFacts, write_shard
 
@@ -59,19 +54,10 @@ def pack_index(config: Config, raw: Path, out: Path, console: Console | None = N
 
     Parameters
     ----------
-    config
-        Sections ``data`` and ``shards``.
     raw
         Raw folder, for ``fetch``'s tables of rejected chains.
     out
         Shard folder with the shards and summaries of all buckets.
-    console
-        Where progress is shown; default: standard error.
-
-    Returns
-    -------
-    Manifest
-        As written.
 
     Raises
     ------

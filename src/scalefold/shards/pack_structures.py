@@ -50,10 +50,6 @@ def pack_structures(
         Raw folder, as ``scalefold fetch`` lays it out.
     out
         Shard folder; made if need be.
-    bucket
-        Number of the bucket.
-    console
-        Where progress is shown; default: standard error.
 
     Raises
     ------

@@ -4,8 +4,6 @@ says so itself: raw files are not read.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import shlex
 import time
@@ -25,7 +23,7 @@ from scalefold.shards.manifest import Manifest
 from scalefold.shards.repack_hint import PACK_ALL_AGAIN
 from scalefold.shards.schema import INDEX_FILE, MANIFEST_FILE, REJECTED_FILE
 from scalefold.shards.shard_file import ShardFile
-from scalefold.shards.summary import changed_settings, in_words
+from scalefold.shards.summary import changed_settings, in_words, summary_heads
 
 logger = logging.getLogger(__name__)
 
@@ -50,17 +48,8 @@ def other_settings(folder: Path, config: Config) -> dict[str, str]:
 
 
 def _settings(folder: Path, config_hash: str) -> dict[str, Any]:
-    """Return what a hash stands for, which summaries of buckets say; nothing, if none does.
-
-    A finished folder does not need them otherwise, and may have later ones, as of all its chain
-    shards, and of no msa shard, where packing went no further.
-    """
-    for path in sorted([*folder.glob("chain-*.json"), *folder.glob("msa-*.json")]):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            head = json.loads(path.read_text("utf-8"))["head"]
-            if head["config_hash"] == config_hash:
-                return dict(head["settings"])
-    return {}
+    """Return what a hash stands for, which summaries of buckets say; nothing, if none does."""
+    return next((h.settings for h in summary_heads(folder) if h.config_hash == config_hash), {})
 
 
 def check_origin(folder: Path, config: Config) -> None:

@@ -40,11 +40,6 @@ from scalefold.shards.shard_file import ShardFile
 class ShardReader:
     """Samples and chains of a shard folder, by chain key.
 
-    Parameters
-    ----------
-    folder
-        What ``scalefold pack`` wrote.
-
     Attributes
     ----------
     index : pyarrow.Table

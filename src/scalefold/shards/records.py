@@ -183,13 +183,9 @@ class Sample:
 
     Parameters
     ----------
-    chain, msa
-        The target chain and its alignment.
     templates
         Hits and their structures, by descending ``sum_probs``; none of the target's own entry.
         Dates are not looked at here: which templates are old enough is for the features to say.
-    split
-        The chain's split.
     cluster_size
         Number of *training* chains in the chain's cluster (0 is possible outside ``train``).
     """

@@ -25,8 +25,6 @@ class ShardFile:
 
     Parameters
     ----------
-    path
-        The file.
     family
         What it should be: a key of :data:`~scalefold.shards.schema.SCHEMAS`.
 
@@ -112,8 +110,6 @@ class ShardFile:
 
         Parameters
         ----------
-        column
-            Its name.
         rows
             Numbers of the rows; default: all.
 

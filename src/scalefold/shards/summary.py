@@ -9,7 +9,7 @@ import contextlib
 import datetime
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -29,6 +29,7 @@ from scalefold.shards.writer import ShardFacts
 
 _KEYS: Final = ("head", "rows", "template_hits", "structures", "chains", "hits")
 """Entries of a summary, the last four of an msa shard only."""
+_OLD_HEADS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -37,18 +38,12 @@ class BucketHead:
 
     Parameters
     ----------
-    family, bucket
-        Which shard.
     schema_version, config_hash
         With what it was packed (:func:`scalefold.config.identity.packing_hash`).
     settings
         What ``config_hash`` stands for, by dotted key; empty in summaries of earlier versions.
     shard
         The shard's size and hash.
-    rejected
-        Chains that were set aside in this stage, and why.
-    sources
-        The raw files that were read.
     """
 
     family: str
@@ -117,8 +112,6 @@ class MsaSummary:
 
     Parameters
     ----------
-    head, rows
-        The msa shard and its rows.
     template_hits
         How many template hits were left out, by reason.
     structures
@@ -186,6 +179,24 @@ def read_msa_summary(folder: Path, bucket: int, config: Config) -> MsaSummary:
     return _read(folder, "msa", bucket, config, _ALIGNMENTS)
 
 
+def summary_heads(folder: Path) -> Iterator[BucketHead]:
+    """Yield the heads of the latest summary and of some old ones: all would be a gigabyte.
+
+    A finished folder does not need them, and may have later ones, where packing went no further.
+    Damaged ones are left out.
+    """
+    paths = sorted([*folder.glob("chain-*.json"), *folder.glob("msa-*.json")], key=_time)
+    for path in [*paths[-1:], *paths[:_OLD_HEADS]]:
+        with contextlib.suppress(OSError, InputError, ValidationError):
+            yield _HEAD.validate_python(read_sealed(path, fix="").get("head"))
+
+
+def _time(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):  # another job may write it again
+        return path.stat().st_mtime_ns
+    return 0
+
+
 def rows_left_out(folder: Path, bucket: int, row: int) -> dict[str, int]:
     """Return `AlignmentFacts.cut` of a row; none where a finished folder has no summaries."""
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -201,11 +212,7 @@ _ALIGNMENTS: Final = TypeAdapter(MsaSummary)
 
 
 def _read(
-    folder: Path,
-    family: str,
-    bucket: int,
-    config: Config,
-    kind: TypeAdapter[_Summary],
+    folder: Path, family: str, bucket: int, config: Config, kind: TypeAdapter[_Summary]
 ) -> _Summary:
     path = folder / summary_file(family, bucket)
     fix = f"{pack_command(path.name)} writes it."
@@ -236,13 +243,6 @@ def _read(
 
 def changed_settings(packed_with: Mapping[str, Any], config: Config) -> dict[str, str]:
     """Say of each setting of packing that differs what it was then and is in the configuration.
-
-    Parameters
-    ----------
-    packed_with
-        `BucketHead.settings`.
-    config
-        The present configuration.
 
     Returns
     -------

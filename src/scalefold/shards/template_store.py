@@ -39,8 +39,6 @@ class TemplateStore:
 
     Parameters
     ----------
-    folder
-        The shard folder.
     chains
         Of its chain shards (:func:`~.chain_table.chain_table`).
     """

@@ -202,35 +202,28 @@ def _rows(
 
 
 def _references(index: pa.Table, sound: _SoundRows) -> Iterator[Problem]:
-    chains, alignments = sound.chains, sound.alignments
     # Not the dates: of a damaged index, Python has no such day.
     batches = index.select(_REFERENCES).to_batches(_AT_A_TIME)
     for facts in (row for batch in batches for row in batch.to_pylist()):
-        key, expected = facts["chain_key"], (facts["chain_key"], facts["seq_id"], facts["length"])
-        place = (facts["chain_shard"], facts["chain_row"])
-        if place not in chains:
-            yield Problem(
-                INDEX_FILE, f"{key}: no sound row {place[1]} in {shard_file('chain', place[0])}."
-            )
-        elif chains[place] != expected:
-            found = chains[place]
-            yield Problem(
-                INDEX_FILE,
-                f"{key}: length {facts['length']}, sequence {facts['seq_id'].hex()[:12]}; its row "
-                f"holds {found[0]}, length {found[2]}, sequence {found[1].hex()[:12]}. {_FIX}",
-            )
-        if facts["msa_shard"] is None:
-            continue
-        place = (facts["msa_shard"], facts["msa_row"])
-        alignment = alignments.get(place)
-        if alignment is None:
-            yield Problem(
-                INDEX_FILE, f"{key}: no sound row {place[1]} in {shard_file('msa', place[0])}."
-            )
-        elif alignment != (facts["seq_id"], facts["length"]):
-            yield Problem(
-                INDEX_FILE,
-                f"{key}: length {facts['length']}, sequence {facts['seq_id'].hex()[:12]}; its "
-                f"alignment is of length {alignment[1]}, sequence "
-                f"{alignment[0].hex()[:12]}. {_FIX}",
-            )
+        key, of_alignment = facts["chain_key"], (facts["seq_id"], facts["length"])
+        for family, rows, expected in (
+            ("chain", sound.chains, (key, *of_alignment)),
+            ("msa", sound.alignments, of_alignment),
+        ):
+            bucket, row = facts[f"{family}_shard"], facts[f"{family}_row"]
+            if bucket is None:
+                continue
+            file, found = shard_file(family, bucket), rows.get((bucket, row))
+            if found is None:
+                yield Problem(INDEX_FILE, f"{key}: no sound row {row} in {file}.")
+            elif found != expected:
+                yield Problem(
+                    INDEX_FILE,
+                    f"{key}: its row holds {_in_words(found)} in {file}, expected "
+                    f"{_in_words(expected)}. {_FIX}",
+                )
+
+
+def _in_words(row: Iterable[str | bytes | int]) -> str:
+    """Chain key, sequence and length; of an alignment without the first."""
+    return ", ".join(fact.hex()[:12] if isinstance(fact, bytes) else str(fact) for fact in row)

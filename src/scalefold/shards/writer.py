@@ -23,17 +23,7 @@ Compression = Literal["none", "lz4", "zstd"]
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class ShardFacts:
-    """A manifest's entry of a file.
-
-    Parameters
-    ----------
-    file
-        Name, without folder.
-    bytes, rows
-        Size.
-    sha256
-        Hash of the whole file, hexadecimal.
-    """
+    """A manifest's entry of a file: name without folder, size, hexadecimal hash."""
 
     file: str
     bytes: NonNegative

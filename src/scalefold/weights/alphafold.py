@@ -205,14 +205,8 @@ _STRUCTURE: Final[Table] = {
     "fold_iteration/transition_2": ("transition.layers.0.linear_3", _LINEAR),
     "fold_iteration/transition_layer_norm": ("transition.layer_norm", _NORM),
     "fold_iteration/affine_update": ("bb_update.linear", _LINEAR),
-    "fold_iteration/invariant_point_attention": (
-        "ipa",
-        _POINT_ATTENTION,
-    ),
-    "fold_iteration/rigid_sidechain": (
-        "angle_resnet",
-        _ANGLES,
-    ),
+    "fold_iteration/invariant_point_attention": ("ipa", _POINT_ATTENTION),
+    "fold_iteration/rigid_sidechain": ("angle_resnet", _ANGLES),
 }
 _PLDDT: Final[Table] = {
     "input_layer_norm": ("layer_norm", _NORM),
@@ -223,10 +217,7 @@ _PLDDT: Final[Table] = {
 _LOGITS: Final[Table] = {"logits": ("linear", _LINEAR)}
 _HALF_LOGITS: Final[Table] = {"half_logits": ("linear", _LINEAR)}
 _HEADS: Final[Table] = {
-    "predicted_lddt_head": (
-        "plddt",
-        _PLDDT,
-    ),
+    "predicted_lddt_head": ("plddt", _PLDDT),
     "distogram_head": ("distogram", _HALF_LOGITS),
     "masked_msa_head": ("masked_msa", _LOGITS),
     "experimentally_resolved_head": ("experimentally_resolved", _LOGITS),

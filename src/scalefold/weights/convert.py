@@ -28,10 +28,6 @@ def import_weights(path: Path, source_format: Format, config: ModelConfig) -> St
     ----------
     path : Path
         ``.npz`` for AlphaFold, a torch file for the others.
-    source_format : str
-        ``openfold``, ``alphafold`` or ``mlperf``.
-    config : ModelConfig
-        The model that they are for.
 
     Returns
     -------
@@ -63,28 +59,14 @@ def guess_format(path: Path) -> Format:
     return "alphafold" if path.suffix == ".npz" else "openfold"
 
 
-def export_weights(
-    state: Mapping[str, Tensor], config: ModelConfig, path: Path, target_format: str = "openfold"
-) -> None:
-    """Write weights that another code reads; strict, atomic.
-
-    Parameters
-    ----------
-    state : mapping of name to Tensor
-        For example from `scalefold.checkpoint.read.load_weights`.
-    config : ModelConfig
-        The model that they are of.
-    target_format : str
-        ``openfold``: a plain state dictionary, float32, as OpenFold's current version loads it.
+def export_weights(state: Mapping[str, Tensor], config: ModelConfig, path: Path) -> None:
+    """Write weights as OpenFold's current version reads them; strict, atomic.
 
     Raises
     ------
     InputError
-        If the format is not known, the state is not the model's, ``path`` is a folder, or the file
-        cannot be written.
+        If the state is not the model's, ``path`` is a folder, or the file cannot be written.
     """
-    if target_format != "openfold":
-        raise InputError(f"export format {target_format!r} is not known, the only one is openfold")
     if path.is_dir():
         raise InputError(f"{path}: is a folder; the weights are one file, name it")
     checked = check_state(state, config, "the state to export")

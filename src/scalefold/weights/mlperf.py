@@ -6,16 +6,8 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from torch import Tensor
-
 from scalefold.weights.matching import State
-from scalefold.weights.openfold import (
-    FIRST_VERSION,
-    find_state,
-    read_torch,
-    rename,
-    strip_prefixes,
-)
+from scalefold.weights.openfold import FIRST_VERSION, find_state, read_torch, rename, strip_prefixes
 
 NAMES: Final = (
     (re.compile(r"^evoformer_stack\."), "evoformer."),
@@ -45,9 +37,4 @@ def read_mlperf(path: Path) -> State:
         tree = tree[_CONTAINER]
     state = find_state(tree, path)
     state = {n.removeprefix(_AVERAGE): v for n, v in state.items() if n != _AVERAGE_COUNT}
-    return mlperf_to_current(strip_prefixes(state))
-
-
-def mlperf_to_current(state: dict[str, Tensor]) -> State:
-    """Translate the names of an MLPerf state dictionary."""
-    return rename(state, NAMES)
+    return rename(strip_prefixes(state), NAMES)

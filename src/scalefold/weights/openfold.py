@@ -43,7 +43,7 @@ def read_openfold(path: Path) -> State:
     InputError
         If the file is missing, not a torch file, holds no tensors, or would run code when read.
     """
-    return current_names(strip_prefixes(find_state(read_torch(path), path)))
+    return rename(strip_prefixes(find_state(read_torch(path), path)), FIRST_VERSION)
 
 
 def read_torch(path: Path) -> Any:
@@ -106,11 +106,6 @@ def strip_prefixes(state: State) -> State:
         if state and all(name.startswith(prefix) for name in state):
             state = {name.removeprefix(prefix): value for name, value in state.items()}
     return state
-
-
-def current_names(state: Mapping[str, Tensor]) -> State:
-    """Translate first-version names; current ones are unchanged."""
-    return rename(state, FIRST_VERSION)
 
 
 def rename(state: Mapping[str, Tensor], rules: tuple[tuple[re.Pattern[str], str], ...]) -> State:

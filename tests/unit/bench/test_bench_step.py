@@ -28,6 +28,7 @@ def _timed(
     out: Path,
     vary: Mapping[str, Sequence[Any]] | None = None,
     memory_gib: Sequence[float] = (),
+    seconds: float = 0.01,
 ) -> tuple[dict[str, Any], str]:
     """What `bench_step` wrote, and what it printed."""
     printed = StringIO()
@@ -36,7 +37,7 @@ def _timed(
         shards,
         out,
         vary=vary or {},
-        seconds=0.01,
+        seconds=seconds,
         memory_gib=memory_gib,
         device=CPU,
         console=Console(file=printed, width=200),
@@ -73,6 +74,13 @@ def test_all_combinations_and_recycling_counts(
     assert [v["filled"]["N_res"] for v in result["variants"]] == [1.0] * 4
     assert [v["filled"]["templates"] for v in result["variants"]] == [0.0] * 4
     assert "recomputation none, global_batch_size 2" in printed
+
+
+def test_without_time_each_count_is_measured_once(
+    config: Config, shards: Path, tmp_path: Path
+) -> None:
+    result, _ = _timed(config, shards, tmp_path / "step.json", seconds=0.0)
+    assert min(result["variants"][0]["step_seconds_by_recycling"]) > 0
 
 
 def test_a_cpu_has_no_memory_to_limit() -> None:

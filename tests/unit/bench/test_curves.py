@@ -87,6 +87,9 @@ def test_a_call_goes_on_where_another_broke_off(
     assert result["seeds"] == [6, 5, 8]
     assert [curve[0] for curve in result["curves"]["reference"]] == [7.0, 6.0, 9.0]
     assert result["difference"] == [-1.0] * WINDOWS
+    # seeds that are not asked for are not lost
+    assert made(seeds=[5, 6])["seeds"] == [5, 6, 8]
+    assert len(trained) == 6
 
 
 @pytest.mark.parametrize(

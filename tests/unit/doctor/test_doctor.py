@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 from pathlib import Path
@@ -71,6 +72,16 @@ def test_caches_that_cannot_be_written_are_found(
     (tmp_path / "file").touch()
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
     assert wrong(folders.of_caches()) == ["triton"]
+
+
+def test_a_user_without_a_name_has_a_cache_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise OSError("No username set in the environment")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    *_, inductor = folders.of_caches()
+    assert f"torchinductor_uid_{os.getuid()}" in inductor.said
 
 
 def test_processes_sum_up_a_buffer() -> None:

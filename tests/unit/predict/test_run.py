@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,11 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(fasta, checkpoint, tmp_
         predict(*command, code=130)
     (done,) = (path for path in tmp_path.iterdir() if path.is_dir())
     before = (done / "prediction.json").stat().st_mtime_ns
+    killed = tmp_path / f".1a8o_A.tmp.{os.getpid()}"  # in a container numbers come again
+    killed.mkdir()
+    (killed / "rank_1_other.cif").touch()
     predict(*command)
+    assert not list(tmp_path.rglob("rank_1_other.cif"))
     assert {row["fate"] for row in table(tmp_path).values()} == {"there", "predicted"}
     assert (done / "prediction.json").stat().st_mtime_ns == before
     assert not list(tmp_path.glob(".*"))

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from scalefold.report import data_set
 from scalefold.report.clock import label_steps
-from scalefold.report.svg import inline_svg, new_figure
+from scalefold.report.svg import FigureOnPage, new_figure, on_page
 
 
 @pytest.mark.parametrize("steps", [[4], [1, 2], [100, 200, 300]], ids=len)
@@ -27,11 +27,11 @@ def test_ticks_of_steps_are_whole_and_different(steps: list[int]) -> None:
 def test_the_legend_lies_over_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     figures: list[Figure] = []
 
-    def keep(figure: Figure, *words: str) -> str:
+    def keep(figure: Figure, *words: str) -> FigureOnPage:
         figures.append(figure)
-        return inline_svg(figure, *words)
+        return on_page(figure, *words)
 
-    monkeypatch.setattr(data_set, "inline_svg", keep)
+    monkeypatch.setattr(data_set, "on_page", keep)
     line = {"group": "50 to 99", "train": 2, "validation": 1, "template": 1}
     data_set.data_figures([{"what": "residues", "lines": [line]}])
     (figure,) = figures

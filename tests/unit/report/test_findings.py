@@ -118,6 +118,14 @@ def test_broken_bonds_are_a_share_of_all():
     assert "12%" in found
 
 
+def test_bonds_that_nobody_has_looked_at_are_not_broken():
+    last = scored(9, train=0.5)
+    last["chains"] = [bonds(80, 0), bonds(20, 0) | {"broken_bonds": None}]
+    assert findings(healthy(evaluations=[last]), {}) == []
+    del last["chains"][1]["broken_bonds"]
+    assert findings(healthy(evaluations=[last]), {}) == []
+
+
 @pytest.mark.parametrize(("weight", "mends"), [(0.0, False), (1.0, True)])
 def test_broken_bonds_under_the_violation_loss_have_another_remedy(weight: float, mends: bool):
     last = scored(9, train=0.5)

@@ -74,6 +74,18 @@ def test_times_are_those_of_checkpoints_and_evaluations(events) -> None:
     assert end["time_ms"] == accuracies[-1]["time_ms"]
 
 
+def test_an_evaluation_by_hand_may_have_a_shorter_name(
+    make_run: Callable[..., Path], events, tmp_path: Path
+) -> None:
+    expected = of(events(), "eval_accuracy")
+    (result,) = (tmp_path / "demo").glob("evaluation/*/step-00000200.json")
+    result.rename(result.with_name("step-200.json"))
+    write_mlperf_log(tmp_path / "demo", None, tmp_path / "demo/shards", tmp_path / "log")
+    lines = (tmp_path / "log").read_text().splitlines()
+    found = [json.loads(line.removeprefix(PREFIX)) for line in lines]
+    assert of(found, "eval_accuracy") == expected
+
+
 def test_facts_are_of_the_data_and_the_configuration(events) -> None:
     found = {line["key"]: line["value"] for line in events()}
     assert (found["train_samples"], found["eval_samples"]) == (2, 1)

@@ -45,7 +45,7 @@ def test_older_evaluations_without_structures_make_a_report_that_says_so(make_ru
     assert content["notes"] == []
 
 
-@pytest.mark.parametrize("damage", ["cut", "unknown", "map"])
+@pytest.mark.parametrize("damage", ["cut", "unknown", "map", "lone map"])
 def test_damaged_structures_are_left_out_with_their_evaluation(make_run, damage):
     run = make_run(structures=True, evaluated=(0, 200))
     path = training_of(run, "evaluation") / "step-00000200.json"
@@ -55,6 +55,8 @@ def test_damaged_structures_are_left_out_with_their_evaluation(make_run, damage)
         one["true"] = one["true"][:-16]
     elif damage == "unknown":
         one["chain_key"] = "9zzz_A"
+    elif damage == "lone map":
+        one["maps"]["pae"] = one["maps"]["distance"]
     else:
         one["maps"]["distance"] = "AAAA"
     path.write_text(json.dumps(tree))
