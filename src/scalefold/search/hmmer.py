@@ -101,17 +101,14 @@ def hmmsearch(
 ) -> bytes:
     """Return the a3m alignment of the hits of an alignment's profile, the query first.
 
+    Raises as `jackhmmer`.
+
     Parameters
     ----------
     alignment
         Alignment of the sequence, as a3m; each of its columns becomes one of the profile.
     sequence, database, limits, max_rows, options
         As in `jackhmmer`.
-
-    Raises
-    ------
-    InputError, ToolError
-        As `jackhmmer`.
     """
     stockholm = _aligned_columns(alignment, sequence)
     hits = None if max_rows is None else max(0, max_rows - 1)
