@@ -11,8 +11,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
-from rich.console import Console
-
 from scalefold.chains.candidates import Candidate, SkippedEntries
 from scalefold.errors import InputError
 from scalefold.progress import LiveLine
@@ -86,7 +84,7 @@ def read_structures(files: list[Path], jobs: int, notes: SkippedEntries) -> Iter
             "convert` writes them all as .cif.gz. scalefold finetune takes all formats",
             ", ".join(f"{count:,} {suffix}" for suffix, count in formats.most_common()),
         )
-    with LiveLine("structures", len(files), Console(stderr=True), 0, 30.0) as line:
+    with LiveLine("structures", len(files), seconds_between_lines=30) as line:
         for number, outline in enumerate(read_all(_outline, files, jobs), start=1):
             if isinstance(outline, str):
                 notes.add("structures that cannot be read", outline)

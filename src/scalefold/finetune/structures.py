@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
 from scalefold.chains.folders import read_all, structure_files
 from scalefold.errors import InputError
 from scalefold.io.atomic import make_folder, write_bytes
@@ -88,7 +86,7 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
     file_of: dict[str, Path] = {}
     sequences: dict[str, str] = {}
     rejected: list[Rejected] = []
-    with LiveLine("structures", len(files), Console(stderr=True), 0, 30.0) as line:
+    with LiveLine("structures", len(files), seconds_between_lines=30) as line:
         found = zip(files, read_all(partial(_read, max_bytes=max_bytes), files, jobs), strict=True)
         for number, (path, read) in enumerate(found, start=1):
             name = path.relative_to(folder).as_posix()

@@ -74,7 +74,7 @@ def relax_predictions(
     make_folder(out)
     lines: list[dict[str, str]] = []
     try:
-        with LiveLine("relaxing", len(folders), console or Console(stderr=True)) as progress:
+        with LiveLine("relaxing", len(folders), console) as progress:
             for folder in folders:
                 try:
                     lines.append(_relax(folder, out / folder.name, threads))

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
 from scalefold.errors import InputError
 from scalefold.io.atomic import make_folder, write_bytes
 from scalefold.progress import LiveLine
@@ -30,7 +28,6 @@ from scalefold.search.hhsuite import cstranslate, database_part, hhmake
 from scalefold.search.process import Limits
 
 STAGE: Final = "build-db"
-_SECONDS_BETWEEN_LINES: Final = 30.0
 _LENGTH: Final = re.compile(rb"^LENG +(\d{1,9})\b", re.MULTILINE)
 
 
@@ -187,13 +184,7 @@ def _make_parts(
     """Make a3m and hhm of each entry if they are missing; return name -> path without ending."""
     made: dict[str, Path] = {}
     rejected: list[Rejected] = []
-    total = len(alignments)
-    line = LiveLine(
-        "profiles",
-        total,
-        Console(stderr=True),
-        seconds_between_lines=_SECONDS_BETWEEN_LINES,
-    )
+    line = LiveLine("profiles", len(alignments), seconds_between_lines=30)
     with line, ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(_make, parts, item, limits): item.name for item in alignments}
         try:
