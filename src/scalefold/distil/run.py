@@ -64,10 +64,6 @@ def distil(
         New, empty, or what an earlier call wrote.
     alignments : Path or None
         What the structures were predicted from; None: from the sequences alone.
-    jobs : int
-        Processes.
-    console : Console, optional
-        Where progress is shown; default standard error.
 
     Returns
     -------

@@ -54,8 +54,6 @@ def fetch(
 
     Parameters
     ----------
-    chains
-        What to fetch.
     data
         Mirrors, names of alignments and template hits, number of threads.
     out

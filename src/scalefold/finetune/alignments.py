@@ -30,8 +30,6 @@ class Alignments:
         Of the chains that have one, by key.
     num_queries : int
         How many of them have their sequence alone.
-    rejected : list of Rejected
-        The chains without.
     """
 
     data: dict[str, Any]

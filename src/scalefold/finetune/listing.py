@@ -59,8 +59,6 @@ def list_chains(request: Request, sequences: Mapping[str, str], jobs: int) -> Li
     ----------
     sequences : mapping of str to str
         Of the chains, by key.
-    jobs : int
-        Processes of MMseqs2.
 
     Raises
     ------

@@ -66,8 +66,6 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
         Gets ``<entry>.cif.gz``.
     max_bytes : int
         Larger files, unpacked, are set aside.
-    jobs : int
-        Processes that read.
 
     Raises
     ------

@@ -20,8 +20,6 @@ class SharedGradient:
 
     Parameters
     ----------
-    parameters : FlatParameters
-        Whose gradient it is.
     replicated : iterable of Module
         What all ranks compute alike.
     ranks : Ranks

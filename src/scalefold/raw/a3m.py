@@ -85,14 +85,10 @@ def parse_a3m(
 
     Parameters
     ----------
-    content
-        The file's bytes.
     sequence
         ``L`` residue letters of the chain.
     source
         Names the file in error messages.
-    row_source
-        Code for :attr:`Alignment.row_source`.
     other_parents
         Of the chain, see :class:`~scalefold.raw.mmcif.Chain`.
 

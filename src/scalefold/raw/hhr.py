@@ -92,8 +92,6 @@ def parse_hhr(
 
     Parameters
     ----------
-    text
-        The file's content.
     query_sequence
         The chain's sequence: its length and the letters of every aligned stretch are checked
         (``X`` on either side agrees with anything).

@@ -49,10 +49,6 @@ def relax_predictions(
     out : Path
         Gets a folder for each too, with ModelCIF, PDB and ``relaxation.json``, and the table. A
         folder that is there from the same file stays.
-    threads : int, optional
-        See `scalefold.relax.amber.relax`.
-    console : Console, optional
-        For the progress bar; default standard error.
 
     Returns
     -------

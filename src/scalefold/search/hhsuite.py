@@ -72,8 +72,6 @@ def hhblits(
         Residue letters of the query.
     databases
         Prefixes: ``<prefix>_a3m.ffdata`` and so on.
-    limits
-        Of the run.
     options
         Command line words, in place of AlphaFold2's.
 
@@ -157,8 +155,6 @@ def cstranslate(alignments: Path, out: Path, limits: Limits) -> None:
     ----------
     alignments, out
         Prefixes of ffindex databases: ``<database>_a3m`` and ``<database>_cs219``.
-    limits
-        Of the run.
 
     Raises
     ------

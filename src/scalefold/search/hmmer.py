@@ -61,8 +61,6 @@ def jackhmmer(
         Residue letters of the query.
     database
         FASTA file.
-    limits
-        Of the run.
     max_rows
         Most rows to keep, the best, the query included. Others are skipped while jackhmmer writes
         them, and are never in memory or on the disk.

@@ -63,8 +63,6 @@ def search(
 
     Parameters
     ----------
-    records
-        Names and sequences.
     config
         Sections ``search`` and ``data``.
     out

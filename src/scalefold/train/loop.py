@@ -61,8 +61,6 @@ class TrainingResult:
     ----------
     step : int
         Steps made in all.
-    checkpoint : Path
-        The last checkpoint.
     completed : bool
         Whether the run's last step was made or an evaluation ended it; False after a stop request.
     skipped_steps : int
@@ -107,8 +105,6 @@ class TrainingLoop:
         What evaluations ask for.
     stop : Event
         What signals ask for.
-    out : Path
-        The training's folder.
 
     Attributes
     ----------

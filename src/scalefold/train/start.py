@@ -79,8 +79,6 @@ def train(
         `set_aside_other_run`.
     mesh : Mesh
         How samples are divided among processes.
-    console : Console, optional
-        For the progress line; default standard error.
 
     Raises
     ------

@@ -39,10 +39,6 @@ class TrainingFiles:
     ----------
     parts : TrainingParts
         Whose state the checkpoints hold.
-    out : Path
-        The training's folder.
-    step : int
-        Steps made before.
     former_data : sequence of FormerData
         See `scalefold.checkpoint.read.Metadata`.
     confirm : callable
