@@ -157,10 +157,7 @@ class Downloader:
     ) -> None:
         """Bring ``names`` from an rsync mirror into ``folder``, where `get` finds them.
 
-        Raises
-        ------
-        InputError
-            See `scalefold.fetch.rsync.pull`.
+        Raises as `scalefold.fetch.rsync.pull`.
         """
 
         def wait(attempt: int) -> None:

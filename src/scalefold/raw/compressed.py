@@ -64,10 +64,7 @@ def read_lines(path: Path) -> Iterator[str]:
 def read_text_pieces(path: Path) -> Iterator[str]:
     """Give a text in pieces of 1 MiB at most, unpacked where it is gzipped.
 
-    Raises
-    ------
-    InputError
-        As `read_bytes`.
+    Raises as `read_bytes`.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with _explained(path), path.open("rb") as file:

@@ -77,10 +77,7 @@ def alignments_of_folder(folder: Path) -> list[NamedAlignment]:
 def alignments_of_shards(folder: Path) -> list[NamedAlignment]:
     """Return the alignments of packed chains, one for each sequence, by chain key.
 
-    Raises
-    ------
-    InputError
-        See `scalefold.shards.reader.ShardReader`.
+    Raises as `scalefold.shards.reader.ShardReader`.
     """
     from scalefold.shards.reader import ShardReader
 
