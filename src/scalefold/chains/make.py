@@ -74,8 +74,6 @@ def make_chain_list(
         File with the validation chains, in place of ``rules.validation``.
     max_without_cluster
         Share of the chains that may have no cluster.
-    jobs
-        Processes, for structures and MMseqs2.
 
     Raises
     ------

@@ -31,8 +31,6 @@ class Rules:
         Largest share of one residue type in a sequence (AlphaFold2, Suppl. sec. 1.2.5).
     min_length, max_length
         Residues.
-    needs_cluster
-        Leave out chains without a cluster.
     train_until
         Train on chains released until then; ``None``: whenever.
     num_train

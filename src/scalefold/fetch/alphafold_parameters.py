@@ -46,12 +46,8 @@ def fetch_parameters(
 
     Parameters
     ----------
-    out
-        Folder; made if need be.
     root
         Mirror that has the archive.
-    downloader
-        Default: a new one.
 
     Returns
     -------

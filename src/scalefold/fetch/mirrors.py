@@ -75,8 +75,6 @@ class Downloader:
         Longest wait for a connection or for the next bytes.
     limit_seconds
         Longest time for one file from one mirror, all tries together.
-    connections
-        Connections kept open at most.
     part_suffix
         Ending of incomplete files. Processes that fetch into one folder at the same time need
         different endings. To resume after an interruption, each needs the same as before.

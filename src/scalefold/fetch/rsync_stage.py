@@ -22,8 +22,6 @@ def pull_files(files: Sequence[RawFile], downloader: Downloader, folder: Path) -
 
     Parameters
     ----------
-    files
-        All files of a fetch.
     downloader
         Its `pulled` is filled.
     folder

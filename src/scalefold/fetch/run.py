@@ -56,8 +56,6 @@ def fetch(
     ----------
     data
         Mirrors, names of alignments and template hits, number of threads.
-    out
-        Output folder, see the module's text.
     only
         Leave out the other kind, and judge chains by this one alone.
     bucket

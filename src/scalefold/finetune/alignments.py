@@ -69,8 +69,6 @@ def find_alignments(
 
     Parameters
     ----------
-    sequences : mapping of str to str
-        Of the chains, by key.
     given : Path or None
         Folder with a folder for each chain, in one of the usual layouts.
     own : Path

@@ -23,8 +23,6 @@ class Request:
     ----------
     validation : int or None
         Chains to hold out; None: a tenth of the clusters.
-    clusters : str
-        ``mmseqs``, ``none``, or RCSB's file.
     overrides : mapping
         Further settings, nested as in a configuration file.
     """

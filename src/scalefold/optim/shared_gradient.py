@@ -22,8 +22,6 @@ class SharedGradient:
     ----------
     replicated : iterable of Module
         What all ranks compute alike.
-    ranks : Ranks
-        Those that share the sample.
     """
 
     def __init__(

@@ -127,10 +127,6 @@ def divided(
 
     Parameters
     ----------
-    mesh : Mesh
-        As `joined` returns it.
-    batch_size : int
-        Samples of a step.
     evaluators : int
         ``evaluation.ranks``: the last processes, which do not train.
 
@@ -182,9 +178,6 @@ def choose_exchange(
 
     Parameters
     ----------
-    setting : {"auto", "push", "collectives"}
-    dap : MeshRanks
-        Those that share a sample.
     first : bool
         Whether this process logs why GPUs do not push.
 

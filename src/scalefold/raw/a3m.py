@@ -73,10 +73,6 @@ def parse_a3m(
 
     Parameters
     ----------
-    sequence
-        ``L`` residue letters of the chain.
-    source
-        Names the file in error messages.
     other_parents
         Of the chain, see :class:`~scalefold.raw.mmcif.Chain`.
 

@@ -44,8 +44,6 @@ def relax_predictions(
 
     Parameters
     ----------
-    predictions : Path
-        Has a folder for each target.
     out : Path
         Gets a folder for each too, with ModelCIF, PDB and ``relaxation.json``, and the table. A
         folder that is there from the same file stays.

@@ -107,10 +107,6 @@ def build_database(
         Prefix of the files; their folder is made.
     alignments
         The entries; those that cannot be used are left out.
-    limits
-        Of each run of a program.
-    jobs
-        Runs of hhmake at a time.
 
     Returns
     -------

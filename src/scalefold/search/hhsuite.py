@@ -68,8 +68,6 @@ def hhblits(
     ----------
     query
         The sequence, or an alignment of it, as a3m.
-    sequence
-        Residue letters of the query.
     databases
         Prefixes: ``<prefix>_a3m.ffdata`` and so on.
     options
@@ -122,8 +120,6 @@ def hhalign(
     ----------
     query, sequence, limits
         As in `hhblits`.
-    template
-        Alignment of the template, as a3m.
     template_name
         ``<entry>_<chain>``.
     """

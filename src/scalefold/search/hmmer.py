@@ -57,8 +57,6 @@ def jackhmmer(
 
     Parameters
     ----------
-    sequence
-        Residue letters of the query.
     database
         FASTA file.
     max_rows

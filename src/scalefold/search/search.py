@@ -43,8 +43,6 @@ class SearchSummary:
     outcomes : Counter of str
         Number of sequences that were ``searched``, ``given``, with the ``query alone``, or
         ``searched before``.
-    rejected : list of Rejected
-        Those without a result, and why.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)

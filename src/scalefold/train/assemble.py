@@ -43,8 +43,6 @@ class TrainingParts:
     ----------
     model : AlphaFold
         Its parameters are views of those of ``parameters``.
-    parameters, optimiser, average
-        What a step updates.
     state : TrainingState
         These three as a checkpoint holds them, and as ranks have them in common.
     checkpointing : ActivationCheckpointing

@@ -59,8 +59,6 @@ class TrainingResult:
 
     Attributes
     ----------
-    step : int
-        Steps made in all.
     completed : bool
         Whether the run's last step was made or an evaluation ended it; False after a stop request.
     skipped_steps : int
@@ -99,12 +97,6 @@ class TrainingLoop:
         Of these steps.
     loader : SharedLoader
         This rank's samples of the next steps.
-    files : TrainingFiles or None
-        On the first rank.
-    watch : EndWatch
-        What evaluations ask for.
-    stop : Event
-        What signals ask for.
 
     Attributes
     ----------

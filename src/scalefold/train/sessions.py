@@ -108,13 +108,6 @@ def read_sessions(out: Path, logged: Sequence[float]) -> list[Session]:
 def session(out: Path, step: Callable[[], int], **facts: Any) -> Iterator[None]:
     """Note the start and the end of a session.
 
-    Parameters
-    ----------
-    step : callable
-        Says how many steps are made.
-    **facts
-        Further fields of the start's line.
-
     Raises
     ------
     InputError

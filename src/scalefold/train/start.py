@@ -63,8 +63,6 @@ def train(
 
     Parameters
     ----------
-    shards : Path
-        What ``scalefold pack`` wrote.
     out : Path
         The training's folder: gets ``step-<number>/`` (checkpoints), ``metrics.jsonl``,
         ``tensorboard/``. One training run a folder; `scalefold.config.run_key` is a name for it.
@@ -79,8 +77,6 @@ def train(
     set_aside : bool
         Move a training run of other data, initial weights or settings out of the way, see
         `set_aside_other_run`.
-    mesh : Mesh
-        How samples are divided among processes.
 
     Raises
     ------
