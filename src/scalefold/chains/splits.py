@@ -104,8 +104,9 @@ def choose(candidates: Iterable[Candidate], rules: Rules) -> Choice:
                 passed.append(chain)
         if reason is not None:
             choice.taken[reason] += 1
-    if rules.validation is not None and (absent := len(rules.validation) - len(validation)):
-        choice.taken["(validation chains that are not among the chains, or too long)"] = absent
+    absent = (rules.validation or frozenset()) - {chain.chain_key for chain in chains}
+    if absent:
+        choice.taken["(validation chains that are not among the chains)"] = len(absent)
     early, late = _by_date(passed, rules, choice.taken)
     if rules.validation is None and rules.num_validation != 0:
         validation = _representatives(early, late, rules)
@@ -116,7 +117,7 @@ def choose(candidates: Iterable[Candidate], rules: Rules) -> Choice:
             if chain.chain_key not in choice.splits:
                 choice.taken[RELATIVE] += 1
         else:
-            choice.splits[chain.chain_key] = "train"
+            choice.splits.setdefault(chain.chain_key, "train")
     if rules.num_train is not None:
         _thin_out(early, rules.num_train, choice)
     later = sum(chain.chain_key not in choice.splits for chain in late)
