@@ -192,7 +192,7 @@ def training(config: Config, shards: Path, mesh: Mesh, precision: str) -> dict[s
     return {
         "steps": steps,
         "weights": {name: view.clone() for name, view in weights.items()},
-        "average": parts.average.average.clone(),
+        "average": parts.state.average.average.clone(),
     }
 
 
