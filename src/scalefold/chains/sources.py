@@ -74,7 +74,7 @@ def _kind_of_folder(path: Path) -> Kind:
 
 
 def _kind_of_file(path: Path) -> Kind:
-    start = next(read_text_pieces(path), "").lstrip("\ufeff\r\n\t ").partition("\n")[0].rstrip()
+    start = next(read_text_pieces(path), "").lstrip("\r\n\t ").partition("\n")[0].rstrip()
     if start.startswith("{"):
         return "index of alignments" if is_alignment_index(path) else "cache"
     if start.startswith(">"):

@@ -46,27 +46,26 @@ def read_lines(path: Path) -> Iterator[str]:
     InputError
         As `read_bytes`, or a line has more than `MAX_LINE_BYTES`.
     """
-    rest = b""
-    with _explained(path), path.open("rb") as file:
-        for piece in _pieces(file, path):
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                yield line.decode("utf-8", "replace").rstrip("\r")
-            if len(rest) > MAX_LINE_BYTES:
-                raise InputError(
-                    f"{path}: a line has more than {MAX_LINE_BYTES:,} bytes: this is no text of "
-                    "lines. Name another file."
-                )
+    rest = ""
+    for piece in read_text_pieces(path):
+        *lines, rest = (rest + piece).split("\n")
+        for line in lines:
+            yield line.rstrip("\r")
+        if len(rest) > MAX_LINE_BYTES:
+            raise InputError(
+                f"{path}: a line has more than {MAX_LINE_BYTES:,} bytes: this is no text of "
+                "lines. Name another file."
+            )
     if rest:
-        yield rest.decode("utf-8", "replace").rstrip("\r")
+        yield rest.rstrip("\r")
 
 
 def read_text_pieces(path: Path) -> Iterator[str]:
     """Give a text in pieces of 1 MiB at most, unpacked where it is gzipped.
 
-    Raises as `read_bytes`.
+    A byte order mark, which Excel writes, is left out. Raises as `read_bytes`.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
     with _explained(path), path.open("rb") as file:
         for piece in _pieces(file, path):
             yield decoder.decode(piece)
