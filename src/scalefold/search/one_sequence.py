@@ -164,8 +164,8 @@ class Searcher:
         target = alignment_folder(self._out, record.name)
         former = _recorded_files(target)
         for path in _results(target):
-            if path.relative_to(target).as_posix() in former:  # its step may be gone
-                path.unlink()
+            if former.get(path.relative_to(target).as_posix()) == path.stat().st_size:
+                path.unlink()  # its step may be gone
         (target / RECORD).unlink(missing_ok=True)
         files: dict[str, int] = {}
         for path in _results(folder):
@@ -194,12 +194,12 @@ def _results(folder: Path) -> list[Path]:
     return [path for kind in ("hhr", "a3m") for path in sorted((folder / kind).rglob(f"*.{kind}"))]
 
 
-def _recorded_files(folder: Path) -> set[str]:
-    """Return what an earlier search brought: not what came from elsewhere."""
+def _recorded_files(folder: Path) -> dict[str, int]:
+    """Return the names and sizes of what an earlier search brought, not of other files."""
     try:
-        return set(json.loads((folder / RECORD).read_text("utf-8"))["files"])
+        return dict(json.loads((folder / RECORD).read_text("utf-8"))["files"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return set()
+        return {}
 
 
 def _num_rows(path: Path) -> int:

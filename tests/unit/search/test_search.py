@@ -121,6 +121,9 @@ def test_results_of_steps_that_are_gone_are_not_packed(tmp_path: Path, programs:
     search(RECORDS[:1], _config(steps=STEPS[1:]), tmp_path)
     names = {path.name for path in folder.iterdir()}
     assert names == {"bfd_uniclust_hits.a3m", "mgnify_hits.a3m"}
+    (folder / "bfd_uniclust_hits.a3m").write_text(f">fetched later\n{SEQUENCE}\n")
+    search(RECORDS[:1], _config(steps=STEPS[:1]), tmp_path)
+    assert (folder / "bfd_uniclust_hits.a3m").read_text().startswith(">fetched later")
 
 
 @pytest.mark.parametrize(
