@@ -62,7 +62,8 @@ def alignments_of_folder(folder: Path) -> list[NamedAlignment]:
         raise InputError(f"{folder}: no such folder of alignments. Correct the path")
     if (folder / "alignments").is_dir():
         folder = folder / "alignments"
-    files = {p.stem: p for p in folder.iterdir() if p.suffix in ENDINGS and p.is_file()}
+    there = sorted(folder.iterdir(), reverse=True)  # of one name, a3m comes after sto, and counts
+    files = {p.stem: p for p in there if p.suffix in ENDINGS and p.is_file()}
     for below in folder.glob("*/a3m"):
         found = sorted(below.glob("*.a3m"), key=lambda path: source_order(path.stem))
         if found:
