@@ -34,7 +34,8 @@ def read_duplicates(path: Path) -> Iterator[Candidate]:
 
 def read_open_protein_set(folder: Path, notes: SkippedEntries) -> Iterator[Candidate]:
     """Yield the chains with alignments: those with a folder, and all identical ones."""
-    there = set(chain_folders(folder / "pdb"))
+    folders = chain_folders(folder / "pdb")
+    there = set(folders)
     duplicates = folder / DUPLICATES
     if duplicates.is_file():
         for line in read_lines(duplicates):
@@ -43,15 +44,15 @@ def read_open_protein_set(folder: Path, notes: SkippedEntries) -> Iterator[Candi
                 yield from map(Candidate, chains)
             elif chains:
                 notes.add(f"{duplicates}: lines without a folder in {folder / 'pdb'}", chains[0])
-    yield from map(Candidate, there)
+    yield from map(Candidate, folders)
 
 
 def chain_folders(folder: Path) -> list[str]:
-    """Return the names of the folders below that are chain keys."""
+    """Return the names of the folders below that are chain keys, sorted."""
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
-        return [entry.name for entry in entries if is_chain_key(entry.name) and entry.is_dir()]
+        return sorted(e.name for e in entries if is_chain_key(e.name) and e.is_dir())
 
 
 def structure_files(folder: Path) -> list[Path]:
