@@ -18,23 +18,27 @@ _PIECE_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 1 << 24
 MAX_STRUCTURE_BYTES: Final = 500_000_000
 """Limit of an unpacked structure, unless configured; the PDB's have up to 300 MB."""
+RAISE_LIMIT: Final = (
+    "If it is what it should be, raise data.max_structure_megabytes, and fetch and pack it again"
+)
+"""How to fix that a structure is larger."""
 
 
-def read_bytes(path: Path, max_bytes: int | None = None) -> bytes:
+def read_bytes(path: Path, max_bytes: int | None = None, mend: str = RAISE_LIMIT) -> bytes:
     """Return a file's bytes, unpacked where it is gzipped, whatever its name.
 
     Raises
     ------
     InputError
         The file is missing, cannot be read, is truncated or damaged, is not gzip though named so,
-        or has more than ``max_bytes``, unpacked.
+        or has more than ``max_bytes``, unpacked: ``mend`` says what to do then.
     """
     content = io.BytesIO()
     with _explained(path), path.open("rb") as file:
         for piece in _pieces(file, path):
             content.write(piece)
             if max_bytes is not None and content.tell() > max_bytes:
-                raise InputError(f"{path}: {too_large(max_bytes)}")
+                raise InputError(f"{path}: {too_large(max_bytes, mend)}")
     return content.getvalue()
 
 
@@ -91,12 +95,9 @@ def _explained(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read ({error.strerror}). Fetch it again.") from error
 
 
-def too_large(max_bytes: int) -> str:
-    """Return a message: a structure is too large, and how to fix it."""
-    return (
-        f"has more than {max_bytes / 1e6:g} MB, unpacked. If it is what it should be, raise "
-        "data.max_structure_megabytes, and fetch and pack it again"
-    )
+def too_large(max_bytes: int, mend: str = RAISE_LIMIT) -> str:
+    """Return a message: a file is too large, and how to fix it."""
+    return f"has more than {max_bytes / 1e6:g} MB, unpacked. {mend}"
 
 
 def unpacked(file: BinaryIO) -> Iterator[bytes]:
