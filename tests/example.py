@@ -21,7 +21,7 @@ from scalefold.chem.residues import (
     MASK,
     NUM_RESTYPES,
 )
-from scalefold.features.contract import INPUT_FEATURES, Features
+from scalefold.features.contract import ALL_FEATURES, INPUT_FEATURES, Features, FeatureSpec
 from scalefold.ops.dropout import random_bits
 
 _INTEGER_RANGE = {"aatype": 21, "template_aatype": 22, "extra_msa": MASK + 1, "dropout_key": 2**31}
@@ -32,6 +32,16 @@ def uniform(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     key = torch.tensor([zlib.crc32(name.encode())])
     bits = random_bits(key, seed, (math.prod(shape),))[0]
     return (((bits >> 11) & ((1 << 53) - 1)).double() * 2.0**-53).reshape(shape)
+
+
+def check_contract(
+    features: Features,
+    sizes: Mapping[str, int],
+    contract: Mapping[str, FeatureSpec] = ALL_FEATURES,
+) -> None:
+    """Check names, shapes and types of features."""
+    found = {name: (list(tensor.shape), tensor.dtype) for name, tensor in features.items()}
+    assert found == {name: (spec.shape(sizes), spec.dtype) for name, spec in contract.items()}
 
 
 def example_features(sizes: Mapping[str, int], seed: int = 0, padding: int = 0) -> Features:
@@ -52,8 +62,7 @@ def example_features(sizes: Mapping[str, int], seed: int = 0, padding: int = 0) 
     """
     features: Features = {}
     for name, spec in INPUT_FEATURES.items():
-        shape = tuple(sizes[d] if isinstance(d, str) else d for d in spec.dims)
-        value = uniform(name, shape, seed)
+        value = uniform(name, tuple(spec.shape(sizes)), seed)
         if not spec.dtype.is_floating_point:
             value = (value * _INTEGER_RANGE.get(name, 1)).floor()
         elif name.endswith(("positions", "pseudo_beta")):

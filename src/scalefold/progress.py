@@ -30,8 +30,9 @@ class LiveLine:
         Stands before the count.
     total : int
         The count in the end.
-    console : Console
-        Where to; a live line if it is a terminal, otherwise lines in the log.
+    console : Console, optional
+        Where to, default standard error; a live line if it is a terminal, otherwise lines in the
+        log.
     done : int
         The count before.
     seconds_between_lines : float
@@ -42,7 +43,7 @@ class LiveLine:
         self,
         title: str,
         total: int,
-        console: Console,
+        console: Console | None = None,
         done: int = 0,
         seconds_between_lines: float = 0.0,
     ) -> None:
@@ -51,6 +52,7 @@ class LiveLine:
         self._recent = deque([(time.monotonic(), done)])
         self._last_line = -float("inf")
         self._live: Progress | None = None
+        console = console or Console(stderr=True)
         if console.is_terminal:
             self._live = Progress(
                 TextColumn("{task.fields[title]}"),

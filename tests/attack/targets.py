@@ -37,7 +37,7 @@ from scalefold.config.load import merge
 from scalefold.errors import InputError
 from scalefold.fetch.run import fetch
 from scalefold.model.alphafold import AlphaFold
-from scalefold.raw.a3m import parse_a3m, read_a3m
+from scalefold.raw.a3m import parse_a3m, read_files
 from scalefold.raw.alphafold_features import features_to_a3m
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fasta import read_fasta
@@ -187,7 +187,7 @@ def converters(scratch: Path) -> Target:
 def a3m(scratch: Path) -> Target:
     """Alignments."""
     cases = {key: {"x.a3m": raw_file(key, "a3m")} for key in CHAINS}
-    return Target("a3m", cases, lambda f: read_a3m(only_file(f), sequence_of(f.name)))
+    return Target("a3m", cases, lambda f: read_files([only_file(f)], sequence_of(f.name)))
 
 
 def hhr(scratch: Path) -> Target:

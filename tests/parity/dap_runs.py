@@ -28,7 +28,7 @@ from scalefold.features.query import Query
 from scalefold.launcher import find_place
 from scalefold.loader.loader import TrainingLoader
 from scalefold.loader.sampler import TrainingSampler
-from scalefold.loader.shared_batches import share_batches
+from scalefold.loader.shared_batches import SharedLoader
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
@@ -182,7 +182,7 @@ def training(config: Config, shards: Path, mesh: Mesh, precision: str) -> dict[s
     if mesh.dap.rank == 0:
         place = {"rank": mesh.data.rank, "world_size": mesh.data.size}
         own = TrainingLoader(ShardReader(shards), config, CPU, **place)
-    loader = share_batches(own, mesh.dap, CPU)
+    loader = SharedLoader(own, mesh.dap, CPU)
     steps = []
     for _ in range(config.training.steps):
         batch = next(loader)
@@ -192,7 +192,7 @@ def training(config: Config, shards: Path, mesh: Mesh, precision: str) -> dict[s
     return {
         "steps": steps,
         "weights": {name: view.clone() for name, view in weights.items()},
-        "average": parts.average.average.clone(),
+        "average": parts.state.average.average.clone(),
     }
 
 

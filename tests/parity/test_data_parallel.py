@@ -83,7 +83,7 @@ with joined(find_place(), lambda: torch.device("cpu")) as (mesh, _):
                     "norm": numbers.gradient_norm, "finite": numbers.finite,
                     "told": numbers.exchanged, "keys": batch.chain_keys,
                     "norms": numbers.per_sample[:, 1], "recycling": batch.recycling,
-                    "moment": parts.optimiser.first_moment.clone(),
+                    "moment": parts.state.optimiser.first_moment.clone(),
                     "weights": parts.parameters.master.clone(),
                 })
         found[case] = {"before": before, "steps": records,

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.example import check_contract
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.features.contract import ALL_FEATURES, validate
+from scalefold.features.contract import ALL_FEATURES
 from scalefold.features.crop import Crop
 from scalefold.features.pipeline import selected_features
 from scalefold.features.query import Query
@@ -145,7 +146,7 @@ def test_every_tensor_equals_the_reference(oracle, case):
             "E": config.max_extra_msa,
             "T": config.max_templates,
         }
-        validate(features, sizes)
+        check_contract(features, sizes)
         for name in sorted(names):
             expected = torch.from_numpy(np.array(golden[prefix + name][..., index]))
             found = features[name][0]

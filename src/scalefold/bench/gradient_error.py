@@ -40,7 +40,7 @@ def step_gradient(parts: TrainingParts, passes: list[Features], clip_norm: float
         else:
             view.copy_(_SMALL * values + ("layer_norm" in name and name.endswith("weight")))
     parameters.update_working_copy()
-    parts.optimiser.first_moment.zero_()
+    parts.state.optimiser.first_moment.zero_()
     numbers = parts.step([passes], 0.0)
     require_finite(numbers)
     # Adam's first moment is a fixed part of the mean gradient.

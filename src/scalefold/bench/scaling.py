@@ -29,7 +29,7 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.loader.loader import TrainingLoader
-from scalefold.loader.shared_batches import share_batches
+from scalefold.loader.shared_batches import SharedLoader
 from scalefold.parallel import SINGLE, Mesh, Ranks
 from scalefold.parallel.agreement import on_all
 from scalefold.parallel.group_axis import GroupAxis
@@ -188,7 +188,7 @@ def _losses(parts: TrainingParts, bench: _Bench, mesh: Mesh) -> list[float]:
     if mesh.dap.rank == 0:
         reader, rank, size = ShardReader(bench.shards), mesh.data.rank, mesh.data.size
         own = TrainingLoader(reader, config, device, rank=rank, world_size=size)
-    loader = share_batches(own, mesh.dap, device)
+    loader = SharedLoader(own, mesh.dap, device)
     for _ in range(config.training.steps):
         numbers = parts.step(next(loader).samples, config.optimiser.learning_rate)
         require_finite(numbers)

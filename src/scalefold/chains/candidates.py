@@ -20,8 +20,6 @@ class Candidate:
     ----------
     chain_key
         ``<entry>_<author chain>``.
-    sequence
-        One-letter codes of the whole construct.
     entity
         Number of the polymer entity in its entry.
     label
@@ -30,8 +28,6 @@ class Candidate:
         Of the entry.
     resolution
         Of the entry, Å.
-    cluster
-        Name of the sequence cluster.
     listed
         Whether it may be listed. Other chains only help to find entities.
     """

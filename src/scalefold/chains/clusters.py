@@ -87,22 +87,27 @@ def _clusters_by_sequence(
     chains: Iterable[Candidate], clusters: Mapping[str, Mapping[str, str]]
 ) -> dict[str, frozenset[str | None]]:
     """Return the clusters that each sequence may be in; ``None`` stands for no cluster."""
-    entries: dict[str, set[str]] = {}
+    entries: dict[str, set[str]] = {}  # sequences of unknown entities
+    known: dict[str, dict[str, str]] = {}  # sequences of the others, by entity
     possible: dict[str, frozenset[str | None]] = {}
     for chain in chains:
         if chain.sequence is None:
             continue
         if chain.entity is None:
             entries.setdefault(chain.entry_id, set()).add(chain.sequence)
-        elif (known := clusters.get(chain.entry_id, {}).get(chain.entity)) is not None:
-            possible[chain.sequence] = frozenset({known})
-    # For each entry: its sequences, and the cluster of each of its entities. A sequence without an
-    # entity in the file, such as a short peptide, has no cluster.
-    cases = [
-        (sequences, Counter([*of_entry, *[None] * (len(sequences) - len(of_entry))]))
-        for entry, sequences in entries.items()
-        if (of_entry := list(clusters.get(entry, {}).values()))
-    ]
+            continue
+        known.setdefault(chain.entry_id, {})[chain.entity] = chain.sequence
+        if (cluster := clusters.get(chain.entry_id, {}).get(chain.entity)) is not None:
+            possible[chain.sequence] = frozenset({cluster})
+    # For each entry: sequences and clusters of its entities that are not known. A sequence without
+    # an entity in the file, such as a short peptide, has no cluster.
+    cases: list[tuple[set[str], Counter[str | None]]] = []
+    for entry, sequences in entries.items():
+        placed, of_entry = known.get(entry, {}), clusters.get(entry, {})
+        sequences -= set(placed.values())
+        left = [cluster for entity, cluster in of_entry.items() if entity not in placed]
+        if of_entry:
+            cases.append((sequences, Counter([*left, *[None] * (len(sequences) - len(left))])))
     for sequences, available in cases:
         for sequence in sequences:
             possible[sequence] = possible.get(sequence, frozenset(available)) & available.keys()

@@ -11,8 +11,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
-from rich.console import Console
-
 from scalefold.chains.candidates import Candidate, SkippedEntries
 from scalefold.errors import InputError
 from scalefold.progress import LiveLine
@@ -36,7 +34,8 @@ def read_duplicates(path: Path) -> Iterator[Candidate]:
 
 def read_open_protein_set(folder: Path, notes: SkippedEntries) -> Iterator[Candidate]:
     """Yield the chains with alignments: those with a folder, and all identical ones."""
-    there = set(chain_folders(folder / "pdb"))
+    folders = chain_folders(folder / "pdb")
+    there = set(folders)
     duplicates = folder / DUPLICATES
     if duplicates.is_file():
         for line in read_lines(duplicates):
@@ -45,15 +44,15 @@ def read_open_protein_set(folder: Path, notes: SkippedEntries) -> Iterator[Candi
                 yield from map(Candidate, chains)
             elif chains:
                 notes.add(f"{duplicates}: lines without a folder in {folder / 'pdb'}", chains[0])
-    yield from map(Candidate, there)
+    yield from map(Candidate, folders)
 
 
 def chain_folders(folder: Path) -> list[str]:
-    """Return the names of the folders below that are chain keys."""
+    """Return the names of the folders below that are chain keys, sorted."""
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
-        return [entry.name for entry in entries if is_chain_key(entry.name) and entry.is_dir()]
+        return sorted(e.name for e in entries if is_chain_key(e.name) and e.is_dir())
 
 
 def structure_files(folder: Path) -> list[Path]:
@@ -86,7 +85,7 @@ def read_structures(files: list[Path], jobs: int, notes: SkippedEntries) -> Iter
             "convert` writes them all as .cif.gz. scalefold finetune takes all formats",
             ", ".join(f"{count:,} {suffix}" for suffix, count in formats.most_common()),
         )
-    with LiveLine("structures", len(files), Console(stderr=True), 0, 30.0) as line:
+    with LiveLine("structures", len(files), seconds_between_lines=30) as line:
         for number, outline in enumerate(read_all(_outline, files, jobs), start=1):
             if isinstance(outline, str):
                 notes.add("structures that cannot be read", outline)

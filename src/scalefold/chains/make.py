@@ -70,16 +70,10 @@ def make_chain_list(
         RCSB's clusters by entity; or ``mmseqs`` computes them; or ``none``: then the same
         sequences count as relatives, and no others. Default: those of the sources if they have
         any, otherwise ``mmseqs``.
-    rules
-        Filters and splits.
-    out
-        The table.
     validation
         File with the validation chains, in place of ``rules.validation``.
     max_without_cluster
         Share of the chains that may have no cluster.
-    jobs
-        Processes, for structures and MMseqs2.
 
     Raises
     ------

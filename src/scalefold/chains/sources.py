@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -40,6 +39,7 @@ Kind = Literal[
     "obsolete entries",
 ]  # fmt: skip
 _OF_ALIGNMENTS = ("OpenProteinSet", "alignments", "identical chains", "index of alignments")
+"""Each chain of these has an alignment."""
 _OBSOLETE_HEAD = "LIST OF OBSOLETE"
 _EXPECTED = (
     f"OpenProteinSet's folder or {DUPLICATES}, a folder of structures or of alignments "
@@ -48,20 +48,7 @@ _EXPECTED = (
 )
 
 
-@dataclass(frozen=True)
-class SourcePath:
-    """A file or folder with facts about chains."""
-
-    path: Path
-    kind: Kind
-
-    @property
-    def has_alignments(self) -> bool:
-        """Whether each of its chains has an alignment."""
-        return self.kind in _OF_ALIGNMENTS
-
-
-def recognise(path: Path) -> SourcePath:
+def recognise(path: Path) -> Kind:
     """Find out the kind of a file or folder by its content.
 
     Raises
@@ -70,10 +57,8 @@ def recognise(path: Path) -> SourcePath:
         It does not exist, or has no known kind.
     """
     if path.is_dir():
-        return SourcePath(path, _kind_of_folder(path))
-    if path.name.endswith(STRUCTURE_SUFFIXES):
-        return SourcePath(path, "structures")
-    return SourcePath(path, _kind_of_file(path))
+        return _kind_of_folder(path)
+    return "structures" if path.name.endswith(STRUCTURE_SUFFIXES) else _kind_of_file(path)
 
 
 def _kind_of_folder(path: Path) -> Kind:
@@ -89,7 +74,7 @@ def _kind_of_folder(path: Path) -> Kind:
 
 
 def _kind_of_file(path: Path) -> Kind:
-    start = next(read_text_pieces(path), "").lstrip("\ufeff\r\n\t ").partition("\n")[0].rstrip()
+    start = next(read_text_pieces(path), "").lstrip("\r\n\t ").partition("\n")[0].rstrip()
     if start.startswith("{"):
         return "index of alignments" if is_alignment_index(path) else "cache"
     if start.startswith(">"):
@@ -116,19 +101,19 @@ def read_sources(paths: Sequence[Path], jobs: int) -> Candidates:
     InputError
         A source cannot be read, or no chain is found.
     """
-    found = [recognise(path) for path in paths]
-    sources = [source for source in found if source.kind != "obsolete entries"]
-    lists = [source for source in sources if source.has_alignments] or sources[:1]
+    found = [(path, recognise(path)) for path in paths]
+    sources: list[tuple[Path, Kind]] = [one for one in found if one[1] != "obsolete entries"]
+    lists = [one for one in sources if one[1] in _OF_ALIGNMENTS] or sources[:1]
     candidates = Candidates()
-    for source in sources:
-        logger.info("%s: reading (%s)", source.path, source.kind)
-        chains = _read(source, jobs, candidates.notes)
-        count = candidates.add(chains, str(source.path), listed=source in lists)
-        logger.info("%s: %s chains", source.path, f"{count:,}")
-    for source in found:
-        if source.kind == "obsolete entries":
-            count = candidates.drop(read_obsolete(source.path))
-            logger.info("%s: %s chains are obsolete, left out", source.path, f"{count:,}")
+    for path, kind in sources:
+        logger.info("%s: reading (%s)", path, kind)
+        chains = _read(path, kind, jobs, candidates.notes)
+        count = candidates.add(chains, str(path), listed=(path, kind) in lists)
+        logger.info("%s: %s chains", path, f"{count:,}")
+    for path, kind in found:
+        if kind == "obsolete entries":
+            count = candidates.drop(read_obsolete(path))
+            logger.info("%s: %s chains are obsolete, left out", path, f"{count:,}")
     for note in candidates.notes:
         logger.warning("skipped: %s", note)
     if not any(True for _ in candidates):
@@ -136,9 +121,8 @@ def read_sources(paths: Sequence[Path], jobs: int) -> Candidates:
     return candidates
 
 
-def _read(source: SourcePath, jobs: int, notes: SkippedEntries) -> Iterator[Candidate]:
-    path = source.path
-    match source.kind:
+def _read(path: Path, kind: Kind, jobs: int, notes: SkippedEntries) -> Iterator[Candidate]:
+    match kind:
         case "OpenProteinSet":
             return read_open_protein_set(path, notes)
         case "alignments":

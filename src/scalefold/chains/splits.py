@@ -31,8 +31,6 @@ class Rules:
         Largest share of one residue type in a sequence (AlphaFold2, Suppl. sec. 1.2.5).
     min_length, max_length
         Residues.
-    needs_cluster
-        Leave out chains without a cluster.
     train_until
         Train on chains released until then; ``None``: whenever.
     num_train
@@ -106,8 +104,9 @@ def choose(candidates: Iterable[Candidate], rules: Rules) -> Choice:
                 passed.append(chain)
         if reason is not None:
             choice.taken[reason] += 1
-    if rules.validation is not None and (absent := len(rules.validation) - len(validation)):
-        choice.taken["(validation chains that are not among the chains, or too long)"] = absent
+    absent = (rules.validation or frozenset()) - {chain.chain_key for chain in chains}
+    if absent:
+        choice.taken["(validation chains that are not among the chains)"] = len(absent)
     early, late = _by_date(passed, rules, choice.taken)
     if rules.validation is None and rules.num_validation != 0:
         validation = _representatives(early, late, rules)
@@ -118,7 +117,7 @@ def choose(candidates: Iterable[Candidate], rules: Rules) -> Choice:
             if chain.chain_key not in choice.splits:
                 choice.taken[RELATIVE] += 1
         else:
-            choice.splits[chain.chain_key] = "train"
+            choice.splits.setdefault(chain.chain_key, "train")
     if rules.num_train is not None:
         _thin_out(early, rules.num_train, choice)
     later = sum(chain.chain_key not in choice.splits for chain in late)

@@ -11,9 +11,6 @@ from typing import Final
 import torch
 
 import scalefold
-from scalefold.config.initial_weights import initial_weights_sha256
-from scalefold.config.schema import Config
-from scalefold.shards.manifest import data_hash
 
 _PACKAGE: Final = Path(scalefold.__file__).resolve().parent
 COMMIT_FILE: Final = "commit.txt"
@@ -69,11 +66,6 @@ class InputHashes:
 
     data_manifest_sha256: str
     initial_weights_sha256: str | None = None
-
-
-def input_hashes(config: Config, shards: Path) -> InputHashes:
-    """Identify the files that a training run is about to start from."""
-    return InputHashes(data_hash(shards), initial_weights_sha256(config))
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

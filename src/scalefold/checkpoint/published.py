@@ -81,13 +81,6 @@ def passed_steps(found: Sequence[int], training: TrainingConfig) -> list[int]:
 def other_initial_weights(folder: Path, initial_weights_sha256: str | None) -> str | None:
     """Hash of the initial weights that training started from, if they are not the present ones.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the training.
-    initial_weights_sha256 : str or None
-        See `steps_made_from`.
-
     Returns
     -------
     str or None

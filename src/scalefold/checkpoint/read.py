@@ -61,10 +61,6 @@ class Metadata:
         Version of the layout.
     step : int
         Training steps made; 0 is the untrained model.
-    config : dict
-        The whole configuration of the run.
-    data_manifest_sha256 : str
-        Hash of the shards' ``manifest.json``.
     commit : str or None
         Commit of the source checkout, where there is one.
     initial_weights_sha256 : str or None

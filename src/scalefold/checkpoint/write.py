@@ -50,8 +50,6 @@ def save(
 
     Parameters
     ----------
-    folder : Path
-        Of the run's checkpoints.
     training : mapping
         Tensors, numbers, strings and dictionaries of them.
     description : mapping

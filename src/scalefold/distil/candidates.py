@@ -77,8 +77,6 @@ class Verdict:
         At or above ``features.distilled.min_plddt``.
     alignment_rows : int or None
         Different rows, the query included.
-    reason : str
-        Why it is not kept.
     """
 
     name: str

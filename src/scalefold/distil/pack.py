@@ -34,8 +34,6 @@ class Bucket:
 
     Attributes
     ----------
-    verdicts : tuple of Verdict
-        Of all candidates.
     rows : tuple of dict
         Rows of the index, of those that are kept.
     num_alone : int
@@ -65,8 +63,6 @@ def pack_bucket(
         ``distillation``, ``features.distilled`` and ``shards`` are used.
     alignments : Path or None
         As for ``scalefold predict``; None: each sequence is its whole alignment.
-    shards : Path
-        The experimental chains.
 
     Raises
     ------

@@ -64,10 +64,6 @@ def distil(
         New, empty, or what an earlier call wrote.
     alignments : Path or None
         What the structures were predicted from; None: from the sequences alone.
-    jobs : int
-        Processes.
-    console : Console, optional
-        Where progress is shown; default standard error.
 
     Returns
     -------
@@ -92,7 +88,7 @@ def distil(
     ]
     work = partial(pack_bucket, config=config, alignments=alignments, shards=shards, out=out)
     packed: list[Bucket] = []
-    line = LiveLine("distilling", len(candidates), console or Console(stderr=True), 0, 30.0)
+    line = LiveLine("distilling", len(candidates), console, seconds_between_lines=30)
     with in_processes(work, buckets, jobs) as results, line:
         for bucket in results:
             packed.append(bucket)

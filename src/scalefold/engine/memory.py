@@ -40,8 +40,6 @@ def choose_checkpointing(
     ----------
     free : int or None
         See `least_free_bytes`. The memory of a CPU is not known: there, auto is none.
-    degree, owners : int
-        See `peak_bytes`.
     """
     setting = config.training.recomputation
     if setting != "auto":

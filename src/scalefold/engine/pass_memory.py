@@ -87,9 +87,7 @@ def empty_features(config: Config, degree: int = 1) -> Features:
     template_rows = config.model.template.num_rows(shapes.max_templates)
     sizes = padded_sizes(sizes, degree, template_rows)
     return {
-        name: torch.empty(
-            [sizes[dim] if isinstance(dim, str) else dim for dim in spec.dims], dtype=spec.dtype
-        )
+        name: torch.empty(spec.shape(sizes), dtype=spec.dtype)
         for name, spec in ALL_FEATURES.items()
     }
 

@@ -17,8 +17,6 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from scalefold.errors import InputError
-
 Features = dict[str, Tensor]
 """Features of one recycling pass, batched: name -> tensor."""
 
@@ -30,6 +28,10 @@ class FeatureSpec(NamedTuple):
     dtype: torch.dtype
     per_pass: bool
     meaning: str
+
+    def shape(self, sizes: Mapping[str, int]) -> list[int]:
+        """Shape for these sizes of the named dimensions."""
+        return [sizes[dim] if isinstance(dim, str) else dim for dim in self.dims]
 
 
 _F, _I = torch.float32, torch.int64
@@ -109,40 +111,3 @@ TARGET_FEATURES: Final[dict[str, FeatureSpec]] = {
 """What the losses read besides the model's outputs."""
 
 ALL_FEATURES: Final = {**INPUT_FEATURES, **TARGET_FEATURES}
-
-
-def validate(
-    features: Mapping[str, Tensor],
-    sizes: Mapping[str, int],
-    contract: Mapping[str, FeatureSpec] = ALL_FEATURES,
-) -> None:
-    """Check names, shapes and types of a feature dictionary against the contract.
-
-    Parameters
-    ----------
-    features : mapping of name to tensor
-        Batched features. Names that the contract does not know are errors; missing ones too.
-    sizes : mapping of dimension letter to size
-        For example ``{"B": 1, "N": 256, "S": 124, "E": 1024, "T": 4}``.
-    contract : mapping of name to FeatureSpec
-        ``INPUT_FEATURES`` where there are no targets.
-
-    Raises
-    ------
-    InputError
-        Naming the feature, its shape and type, and what was expected.
-    """
-    unknown, missing = features.keys() - contract.keys(), contract.keys() - features.keys()
-    if unknown or missing:
-        raise InputError(
-            f"features do not match the contract: missing {sorted(missing)}, "
-            f"unknown {sorted(unknown)} (see scalefold.features.contract)"
-        )
-    for name, spec in contract.items():
-        expected = tuple(sizes[d] if isinstance(d, str) else d for d in spec.dims)
-        found = features[name]
-        if tuple(found.shape) != expected or found.dtype != spec.dtype:
-            raise InputError(
-                f"feature {name!r} is {found.dtype} {tuple(found.shape)}, expected {spec.dtype} "
-                f"{expected} for dimensions ({' '.join(map(str, spec.dims))})"
-            )

@@ -34,12 +34,8 @@ def random_crop(
 
     Parameters
     ----------
-    length : int
-        Residues of the chain.
     draw : {"alphafold", "uniform"}
         AlphaFold2 prefers crops near the N-terminus in samples whose FAPE is not clamped.
-    clamped : bool
-        Whether the backbone FAPE of this sample is clamped.
     shift, start : float
         Uniform in [0, 1).
     """

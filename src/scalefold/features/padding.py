@@ -56,8 +56,6 @@ def padded_sizes(sizes: Mapping[str, int], degree: int, template_rows: int) -> d
     ----------
     sizes : mapping of dimension letter to size
         Of the feature contract.
-    degree : int
-        Ranks that share a sample.
     template_rows : int
         Rows that the model adds to the clustered ones, which are divided together.
     """

@@ -33,8 +33,6 @@ def training_features(
 
     Parameters
     ----------
-    seed : int
-        Seed of the run.
     draw : int
         Index of the draw in the run. It fixes all random numbers together with the seed.
     passes : sequence of int

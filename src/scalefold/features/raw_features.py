@@ -55,8 +55,6 @@ class RawFeatures(NamedTuple):
     ----------
     residues : Tensor, shape (M,), int32
         Indices in the chain.
-    padded_length : int
-        Residues to pad to.
     aatype : Tensor, shape (M,), uint8
         Types of these residues.
     msa : PackedMsa

@@ -54,8 +54,6 @@ class SampleRandom:
         Whether the backbone FAPE is clamped.
     crop_shift, crop_start : float
         Where the residue crop starts (Suppl. sec. 1.2.8).
-    template_count : float
-        How many templates are used.
     template_order : ndarray, shape (pool,), int64
         Permutation of the pool's ranks; its restriction to the first ``n`` ranks is uniform too.
     """

@@ -28,16 +28,8 @@ class Selection:
     ----------
     crop : Crop
         Residues, in all passes.
-    padded_length : int
-        Residues to pad to.
     templates : tuple of (TemplateHit, ChainRecord)
         In this order.
-    clamped : bool
-        Clamp the backbone FAPE.
-    msa : tuple of MsaRandom
-        Random numbers of each pass.
-    dropout_keys : tuple of int
-        Key of each pass's dropout masks.
     max_msa_rows : int or None
         Rows of the alignment, taken at random; None: all.
     """

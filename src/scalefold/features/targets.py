@@ -44,11 +44,7 @@ def raw_targets(chain: ChainRecord, selection: Selection, min_plddt: float) -> R
 
     In a predicted structure, atoms of residues below ``min_plddt`` count as not observed. Its
     resolution is unknown, so loss terms that need one leave it out: pLDDT, resolved and PAE.
-
-    Raises
-    ------
-    InputError
-        See `check_observed`.
+    Raises as `check_observed`.
     """
     check_observed(chain)
     part = slice(selection.crop.start, selection.crop.stop)

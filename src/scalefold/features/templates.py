@@ -38,8 +38,6 @@ def usable_templates(
         is not used either.
     margin_days : int
         A template must have been released at least this many days before the query.
-    most : int
-        Return at most this many.
     """
     if query_date is None:
         return []

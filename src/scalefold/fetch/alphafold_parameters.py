@@ -20,6 +20,7 @@ from scalefold.config.mirror_roots import check_roots, local_folder, web_root
 from scalefold.errors import InputError
 from scalefold.fetch.download import make_client
 from scalefold.fetch.mirrors import Downloader, UnavailableError
+from scalefold.fetch.part_file import MirrorError
 from scalefold.io.atomic import atomic_file, make_folder, write_bytes
 
 ROOT: Final = "https://storage.googleapis.com/alphafold"
@@ -45,12 +46,8 @@ def fetch_parameters(
 
     Parameters
     ----------
-    out
-        Folder; made if need be.
     root
         Mirror that has the archive.
-    downloader
-        Default: a new one.
 
     Returns
     -------
@@ -117,7 +114,7 @@ def _check_md5(root: str, archive: Path) -> None:
     try:
         with make_client(60.0, 1) as client:
             answer = client.head(f"{web_root(root)}/{ARCHIVE}")
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, MirrorError) as error:
         raise InputError(
             f"{root}: does not say what hash the archive has ({error}). Try again"
         ) from error

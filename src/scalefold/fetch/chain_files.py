@@ -25,8 +25,6 @@ class RawFile:
     remotes
         Paths that it may have below a mirror's root: of several layouts, or of several chains that
         share an alignment.
-    local
-        Its path on this machine.
     """
 
     roots: Sequence[str]

@@ -59,8 +59,6 @@ class FetchRecord:
 
     Parameters
     ----------
-    raw
-        Raw folder.
     needed
         Files below it that will be read if they exist.
     kind, bucket

@@ -75,8 +75,6 @@ class Downloader:
         Longest wait for a connection or for the next bytes.
     limit_seconds
         Longest time for one file from one mirror, all tries together.
-    connections
-        Connections kept open at most.
     part_suffix
         Ending of incomplete files. Processes that fetch into one folder at the same time need
         different endings. To resume after an interruption, each needs the same as before.
@@ -157,10 +155,7 @@ class Downloader:
     ) -> None:
         """Bring ``names`` from an rsync mirror into ``folder``, where `get` finds them.
 
-        Raises
-        ------
-        InputError
-            See `scalefold.fetch.rsync.pull`.
+        Raises as `scalefold.fetch.rsync.pull`.
         """
 
         def wait(attempt: int) -> None:
@@ -184,9 +179,6 @@ class Downloader:
             except MirrorError as error:
                 reasons.append(str(error))
                 is_absent = is_absent and error.is_absent
-            except httpx.HTTPError as error:
-                reasons.append(f"{root}: {type(error).__name__}: {error}")
-                is_absent = False
         raise UnavailableError(reasons, is_absent=is_absent, is_final=False)
 
     def _size(self, root: str, relative: str) -> int:
@@ -198,7 +190,13 @@ class Downloader:
             if not path.is_file():
                 raise MirrorError(f"{path}: no such file", is_absent=True)
             return path.stat().st_size
-        return stated_size(self._client(), f"{web_root(root)}/{quote(relative)}")
+        url = f"{web_root(root)}/{quote(relative)}"
+        try:
+            return stated_size(self._client(), url)
+        except (MirrorError, InputError):
+            raise
+        except Exception as error:
+            raise _odd_answer(url, error) from error
 
     def _get(self, root: str, relative: str, target: Path) -> FetchedFile:
         """Bring a file from one mirror, or raise a MirrorError."""
@@ -276,6 +274,11 @@ class Downloader:
                 reason = str(error)
             except (MirrorError, InputError):
                 raise
-            except Exception as error:  # redirects in a circle, say: the client names many others
-                raise MirrorError(f"{url}: {type(error).__name__}: {error}") from error
+            except Exception as error:
+                raise _odd_answer(url, error) from error
         raise MirrorError(f"{url}: {reason} (after {self._attempts} tries)")
+
+
+def _odd_answer(url: str, error: Exception) -> MirrorError:
+    """Redirects in a circle, say, or a host without a valid name: the client has many errors."""
+    return MirrorError(f"{url}: {type(error).__name__}: {error}")

@@ -87,11 +87,11 @@ def _knows_no_chain(absent: Sequence[Path], data: DataConfig) -> bool:
     return len(absent) == num_kinds and not any(path.parent.is_dir() for path in absent)
 
 
-def _absent(path: Path, shown: int = 3) -> str:
+def _absent(path: Path) -> str:
     """Name a file that does not exist, and similar files that do."""
     similar = sorted(file.name for file in path.parent.glob(f"*{path.suffix}"))
     there = in_other_formats(path) or similar
-    return f"{path}, for example" + (f"; there is {', '.join(there[:shown])}" if there else "")
+    return f"{path}, for example" + (f"; there is {', '.join(there[:3])}" if there else "")
 
 
 def absent_files(

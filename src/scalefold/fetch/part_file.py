@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import zlib
@@ -11,6 +10,7 @@ from types import TracebackType
 from typing import Final
 
 from scalefold.errors import InputError
+from scalefold.io.atomic import NO_ROOM
 from scalefold.raw.compressed import GZIP_MAGIC, too_large, unpacked
 
 REPLACE: Final = "replace it on that mirror, or add another mirror to data.mirrors"
@@ -104,10 +104,10 @@ def _gzip_problem(path: Path, max_bytes: int | None) -> str | None:
 
 
 def _write_error(path: Path, error: OSError) -> InputError:
-    if error.errno == errno.ENOSPC:
+    if error.errno in NO_ROOM:
         free = shutil.disk_usage(path.parent).free
         return InputError(
-            f"{path}: no space left on the device ({free} bytes free). Free some and start again; "
-            "what is complete is kept."
+            f"{path}: {error.strerror} ({free} bytes are free). Make room, or raise the quota, and "
+            "start again; what is complete is kept."
         )
     return InputError(f"{path}: cannot be written ({error.strerror}). Correct the output folder.")

@@ -52,12 +52,8 @@ def pull(
     ----------
     root
         An rsync root, as :mod:`scalefold.config.mirror_roots` understands it.
-    names
-        Paths below the root.
     folder
         Made if needed. After an interruption a later call resumes from it.
-    attempts
-        Tries, if the connection fails.
     wait
         Called with the number of the try, before each but the first.
     advance

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
 from scalefold.config.mirror_roots import local_folder, rsync_module
 from scalefold.fetch.chain_files import RawFile
 from scalefold.fetch.mirrors import Downloader
@@ -24,8 +22,6 @@ def pull_files(files: Sequence[RawFile], downloader: Downloader, folder: Path) -
 
     Parameters
     ----------
-    files
-        All files of a fetch.
     downloader
         Its `pulled` is filled.
     folder
@@ -46,7 +42,7 @@ def pull_files(files: Sequence[RawFile], downloader: Downloader, folder: Path) -
         }
         if not names:
             continue
-        with LiveLine("rsync", len(names), Console(stderr=True), 0, 30.0) as line:
+        with LiveLine("rsync", len(names), seconds_between_lines=30) as line:
             place = folder / hashlib.sha256(root.encode()).hexdigest()[:12]
             downloader.pull(root, sorted(names), place, partial(_advance, line, itertools.count(1)))
 

@@ -20,8 +20,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from rich.console import Console
-
 from scalefold.config.data import DataConfig
 from scalefold.errors import InputError
 from scalefold.fetch.chain_files import RawFile, chain_files
@@ -56,12 +54,8 @@ def fetch(
 
     Parameters
     ----------
-    chains
-        What to fetch.
     data
         Mirrors, names of alignments and template hits, number of threads.
-    out
-        Output folder, see the module's text.
     only
         Leave out the other kind, and judge chains by this one alone.
     bucket
@@ -136,7 +130,7 @@ def _run(
 
     futures: dict[Future[FetchedFile | UnavailableError], Path] = {}
     num_bytes = 0
-    line = LiveLine("fetching", len(jobs), Console(stderr=True), 0, 30.0)
+    line = LiveLine("fetching", len(jobs), seconds_between_lines=30)
     with line, ThreadPoolExecutor(threads, thread_name_prefix="fetch") as pool:
         try:
             for file in jobs:

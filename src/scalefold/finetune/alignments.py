@@ -30,8 +30,6 @@ class Alignments:
         Of the chains that have one, by key.
     num_queries : int
         How many of them have their sequence alone.
-    rejected : list of Rejected
-        The chains without.
     """
 
     data: dict[str, Any]
@@ -71,8 +69,6 @@ def find_alignments(
 
     Parameters
     ----------
-    sequences : mapping of str to str
-        Of the chains, by key.
     given : Path or None
         Folder with a folder for each chain, in one of the usual layouts.
     own : Path
@@ -134,10 +130,8 @@ def _inspect(folder: Path, keys: Iterable[str]) -> tuple[str, set[str], set[str]
     for layout in _LAYOUTS:
         names, hits = set[str](), set[str]()
         for key in keys:
-            place = folder / layout.format(chain=key, name="any")
-            names |= {path.stem for path in place.parent.glob("*.a3m")}
-            hhr = Path(str(place.parent).replace("/a3m", "/hhr"))
-            hits |= {path.stem for path in hhr.glob("*.hhr")}
+            names |= _names(folder, layout, key)
+            hits |= _names(folder, layout.replace("a3m", "hhr"), key)
         if names:
             return layout, names, hits
     places = ", ".join(layout.format(chain=keys[0], name="…") for layout in _LAYOUTS)
@@ -146,6 +140,11 @@ def _inspect(folder: Path, keys: Iterable[str]) -> tuple[str, set[str], set[str]
         f"{places}. A chain's folder is named <entry>_<author chain>, the entry in lower case. "
         "--query-alone does without"
     )
+
+
+def _names(folder: Path, layout: str, key: str) -> set[str]:
+    place = folder / layout.format(chain=key, name="*")
+    return {path.stem for path in place.parent.glob(place.name)}
 
 
 def _write_query(path: Path, key: str, sequence: str) -> None:

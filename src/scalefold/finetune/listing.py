@@ -28,8 +28,6 @@ class Listing:
 
     Attributes
     ----------
-    counts : Counter
-        Chains of each split.
     num_clusters : int
         Of the chains that are listed or left out as relatives; equal sequences are in one.
     """
@@ -54,13 +52,6 @@ class Listing:
 
 def list_chains(request: Request, sequences: Mapping[str, str], jobs: int) -> Listing:
     """Cluster chains by sequence, hold some clusters out, and write the list.
-
-    Parameters
-    ----------
-    sequences : mapping of str to str
-        Of the chains, by key.
-    jobs : int
-        Processes of MMseqs2.
 
     Raises
     ------

@@ -52,8 +52,6 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
     ----------
     anew : bool
         Write them, even if they are there.
-    jobs : int
-        Processes.
 
     Raises
     ------

@@ -21,22 +21,8 @@ class Request:
 
     Attributes
     ----------
-    structures : Path
-        Folder of structures.
-    weights : Path
-        Weight file or checkpoint folder.
-    out : Path
-        Folder of the run.
-    alignments : Path or None
-        Folder of alignments.
-    query_alone : bool
-        Whether chains without an alignment are used by their sequence alone.
-    preset : str or None
-        Preset of the model of the weights.
     validation : int or None
         Chains to hold out; None: a tenth of the clusters.
-    clusters : str
-        ``mmseqs``, ``none``, or RCSB's file.
     overrides : mapping
         Further settings, nested as in a configuration file.
     """

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
 from scalefold.chains.folders import read_all, structure_files
 from scalefold.errors import InputError
 from scalefold.io.atomic import make_folder, write_bytes
@@ -68,8 +66,6 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
         Gets ``<entry>.cif.gz``.
     max_bytes : int
         Larger files, unpacked, are set aside.
-    jobs : int
-        Processes that read.
 
     Raises
     ------
@@ -88,28 +84,16 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
     file_of: dict[str, Path] = {}
     sequences: dict[str, str] = {}
     rejected: list[Rejected] = []
-    with LiveLine("structures", len(files), Console(stderr=True), 0, 30.0) as line:
+    with LiveLine("structures", len(files), seconds_between_lines=30) as line:
         found = zip(files, read_all(partial(_read, max_bytes=max_bytes), files, jobs), strict=True)
         for number, (path, read) in enumerate(found, start=1):
             name = path.relative_to(folder).as_posix()
-            problem = read.problem
-            if read.entry_id in file_of:
-                problem = (
-                    f"entry {read.entry_id} is also that of {file_of[read.entry_id].name}: rename "
-                    "one of the files, or remove it"
-                )
             named = {key: text for key, text in read.sequences if is_chain_key(key)}
-            if not problem:
-                if named:
-                    rejected += [_unnamed(key) for key, _ in read.sequences if key not in named]
-                else:
-                    problem = (
-                        f"no chain of entry {read.entry_id!r} can be listed. Name the file with 4 "
-                        "or more letters, digits, - and _, as in design-0001.pdb"
-                    )
+            problem = _problem(read, named, file_of.get(read.entry_id))
             if problem:
                 rejected.append(Rejected(name, _STAGE, problem))
             else:
+                rejected += [_unnamed(key) for key, _ in read.sequences if key not in named]
                 file_of[read.entry_id] = path
                 sequences |= named
                 _write(mirror / MIRROR_PATH.format(entry=read.entry_id), read.content)
@@ -135,6 +119,21 @@ def _read(path: Path, max_bytes: int) -> _Read:
         return _Read(problem=" ".join(str(error).split()))  # of a parser it may have lines
     chains = tuple((chain.chain_key, chain.sequence) for chain in entry.chains)
     return _Read(entry.entry_id, chains, content)
+
+
+def _problem(read: _Read, named: Mapping[str, str], other: Path | None) -> str:
+    """Say why a file cannot be used, which may be that ``other`` is of the same entry."""
+    if other is not None:
+        return (
+            f"entry {read.entry_id} is also that of {other.name}: rename one of the files, or "
+            "remove it"
+        )
+    if read.problem or named:
+        return read.problem
+    return (
+        f"no chain of entry {read.entry_id!r} can be listed. Name the file with 4 or more letters, "
+        "digits, - and _, as in design-0001.pdb"
+    )
 
 
 def _unnamed(chain_key: str) -> Rejected:

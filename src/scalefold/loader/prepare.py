@@ -50,8 +50,6 @@ class Preparation:
 
     Parameters
     ----------
-    seed : int
-        Seed of the run.
     make_features : bool
         Make the features too. For training on a CPU, whose other cores would be idle otherwise; a
         GPU makes them itself, and only those of passes that are used.

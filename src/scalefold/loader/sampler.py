@@ -27,10 +27,6 @@ class TrainingSampler:
         ``length``, ``resolution``, ``cluster_id``, ``cluster_size``,
         ``max_single_residue_fraction``. Rows of split ``train`` count. The order of the rows is of
         no importance.
-    config : SamplingConfig
-        Filters and weights.
-    seed : int
-        Seed of the run.
 
     Attributes
     ----------

@@ -21,25 +21,14 @@ from scalefold.loader.waiting import StoppedWaitingError
 from scalefold.parallel import Ranks
 
 
-def share_batches(
-    own: TrainingLoader | None, ranks: Ranks, device: torch.device
-) -> TrainingLoader | SharedLoader:
-    """Return the batches of ranks that share their samples.
+class SharedLoader(Iterator[Batch]):
+    """The batches of ranks that share their samples.
 
     Parameters
     ----------
     own : TrainingLoader or None
-        On the first of the ranks.
-    device : torch.device
-        Of this rank.
+        On the first of the ranks, which may be alone.
     """
-    if own is not None and ranks.size == 1:
-        return own
-    return SharedLoader(own, ranks, device)
-
-
-class SharedLoader(Iterator[Batch]):
-    """See `share_batches`."""
 
     def __init__(self, own: TrainingLoader | None, ranks: Ranks, device: torch.device) -> None:
         self._own, self._ranks, self._device = own, ranks, device
@@ -60,9 +49,10 @@ class SharedLoader(Iterator[Batch]):
             stopped = isinstance(error, StoppedWaitingError)
             self._ranks.broadcast_on_host(_LoaderFailure(str(error), stopped))
             raise
-        packed = TensorBlock.pack(batch, self._device)
-        self._ranks.broadcast_on_host(packed.header)
-        self._ranks.broadcast(packed.block)
+        if self._ranks.size > 1:
+            packed = TensorBlock.pack(batch, self._device)
+            self._ranks.broadcast_on_host(packed.header)
+            self._ranks.broadcast(packed.block)
         return batch
 
     def position(self, step: int) -> Position:

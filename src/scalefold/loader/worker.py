@@ -66,8 +66,6 @@ class _Worker:
         By draw.
     suspects : deque of _Job
         Were in hand when a process died; done alone, one after another.
-    process : BaseProcess or None
-        The last one.
     connection : Connection or None
         To that process; None when it has ended.
     """

@@ -80,8 +80,6 @@ class AlphaFold(nn.Module):
         ----------
         features : dict of str to Tensor
             ``features.contract.INPUT_FEATURES`` (others are ignored).
-        previous : Previous
-            Of the pass before, or zeros.
         templates : Templates or None
             What `embed_templates` returned for this sample.
 

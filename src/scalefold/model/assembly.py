@@ -23,8 +23,6 @@ class Assembly:
 
     Attributes
     ----------
-    ops : Ops
-        Implementation of the fusible operations.
     axis : Axis
         How a sample is split over ranks.
     compiled : callable

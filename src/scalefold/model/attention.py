@@ -39,8 +39,6 @@ class GatedAttention(nn.Module):
 
     Parameters
     ----------
-    channels : int
-        Channels of the representation.
     along : {1, 2}
         Axis of the representation that attention runs along; the other holds the independent rows.
     """

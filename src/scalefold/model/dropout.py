@@ -13,8 +13,6 @@ class DropoutLayer(nn.Module):
 
     Parameters
     ----------
-    rate : float
-        Probability of being dropped.
     shared_dim : int or None
         Dimension (from the end) that shares one mask: -3 for row-wise, -2 for column-wise dropout,
         None for independent elements.

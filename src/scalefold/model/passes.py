@@ -26,13 +26,7 @@ def never(positions: Tensor) -> bool:
 
 
 class SamplePasses(ABC, Generic[Result]):
-    """The passes of a sample; a subclass decides what the last one returns.
-
-    Parameters
-    ----------
-    config : ModelConfig
-        Of the model.
-    """
+    """The passes of a sample; a subclass decides what the last one returns."""
 
     def __init__(self, model: AlphaFold, config: ModelConfig) -> None:
         self._model, self._config = model, config

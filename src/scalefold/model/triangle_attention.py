@@ -15,44 +15,35 @@ from scalefold.ops.dropout import Dropout
 
 
 class _TriangleAttention(nn.Module):
-    """Parameters that Alg. 13 and 14 share."""
+    """What Alg. 13 and 14 share; subclasses set the axis that attention runs along."""
+
+    along: int
 
     def __init__(
-        self, channels: int, head_channels: int, num_heads: int, along: int, assembly: Assembly
+        self, channels: int, head_channels: int, num_heads: int, assembly: Assembly
     ) -> None:
         super().__init__()
         self.axis = assembly.axis
         self.layer_norm = nn.LayerNorm(channels)
         self.linear = Linear(channels, num_heads, bias=False, init="normal")
-        self.mha = GatedAttention(channels, head_channels, num_heads, along, assembly)
+        self.mha = GatedAttention(channels, head_channels, num_heads, self.along, assembly)
+
+    def forward(self, z: Tensor, mask: Tensor, dropout: Dropout | None) -> Tensor:
+        """Return the updated ``z``; both are sharded along the other axis."""
+        rows = 3 - self.along
+        projected, (bias,), z = self.mha.project(z, self.layer_norm, self.linear)
+        # The bias of query q and key k is that of edge qk, around the ending node of edge kq.
+        bias = self.axis.gather_to_sharded(bias, dim=rows).wait().permute(0, 3, rows, self.along)
+        return self.mha.attend(z, projected, mask, bias, dropout)
 
 
 class TriangleAttentionStartingNode(_TriangleAttention):
     """Gated self-attention along rows: edges that share their starting node (Alg. 13)."""
 
-    def __init__(
-        self, channels: int, head_channels: int, num_heads: int, assembly: Assembly
-    ) -> None:
-        super().__init__(channels, head_channels, num_heads, 2, assembly)
-
-    def forward(self, z: Tensor, mask: Tensor, dropout: Dropout | None) -> Tensor:
-        """Return the updated ``z``; both are sharded along rows."""
-        projected, (bias,), z = self.mha.project(z, self.layer_norm, self.linear)
-        bias = self.axis.gather_to_sharded(bias, dim=1).wait().permute(0, 3, 1, 2)
-        return self.mha.attend(z, projected, mask, bias, dropout)
+    along = 2
 
 
 class TriangleAttentionEndingNode(_TriangleAttention):
     """Gated self-attention along columns: edges that share their ending node (Alg. 14)."""
 
-    def __init__(
-        self, channels: int, head_channels: int, num_heads: int, assembly: Assembly
-    ) -> None:
-        super().__init__(channels, head_channels, num_heads, 1, assembly)
-
-    def forward(self, z: Tensor, mask: Tensor, dropout: Dropout | None) -> Tensor:
-        """Return the updated ``z``; both are sharded along columns."""
-        projected, (bias,), z = self.mha.project(z, self.layer_norm, self.linear)
-        # The bias of query i and key k is that of edge ki: its first residue is the key's.
-        bias = self.axis.gather_to_sharded(bias, dim=2).wait().permute(0, 3, 2, 1)
-        return self.mha.attend(z, projected, mask, bias, dropout)
+    along = 1

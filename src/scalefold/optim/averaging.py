@@ -17,11 +17,6 @@ from scalefold.optim.on_host import on_device
 class WeightAverage:
     """A running average of flat weights.
 
-    Parameters
-    ----------
-    weights : Tensor, shape (P,), float32
-        Initial weights.
-
     Attributes
     ----------
     average : Tensor, shape (P,), float32

@@ -15,10 +15,6 @@ def learning_rate(step: int, config: OptimiserConfig) -> float:
     ----------
     step : int
         1 for the first update of the weights.
-
-    Returns
-    -------
-    float
     """
     if step < 1:
         raise ValueError(f"steps count from 1, found {step}")

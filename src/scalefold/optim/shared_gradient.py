@@ -20,12 +20,8 @@ class SharedGradient:
 
     Parameters
     ----------
-    parameters : FlatParameters
-        Whose gradient it is.
     replicated : iterable of Module
         What all ranks compute alike.
-    ranks : Ranks
-        Those that share the sample.
     """
 
     def __init__(

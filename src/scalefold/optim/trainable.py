@@ -19,8 +19,6 @@ def trained_names(names: Iterable[str], trainable: Sequence[str] | None) -> set[
 
     Parameters
     ----------
-    names : iterable of str
-        The model's parameters.
     trainable : sequence of str or None
         Modules or parameters by their dotted names, as ``evoformer.blocks.47``; None for all.
 

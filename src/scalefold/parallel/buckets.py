@@ -22,8 +22,6 @@ def bucket_slices(starts: Sequence[int], size: int, elements: int) -> list[slice
     ----------
     starts : sequence of int
         Where parameters begin, ascending, the first at 0; buckets begin at some of these.
-    size : int
-        Of the buffer.
     elements : int
         Each bucket has at least this many, except the one at the buffer's start.
     """

@@ -30,13 +30,7 @@ class Collecting(Protocol):
 
 
 class Collectives:
-    """The `Exchange` that lays parts one after the other for collectives.
-
-    Parameters
-    ----------
-    ranks : Collecting
-        Those that share a sample.
-    """
+    """The `Exchange` that lays parts one after the other for collectives."""
 
     name = "collectives"
 

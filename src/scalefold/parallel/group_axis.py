@@ -41,13 +41,7 @@ class Exchange(Protocol):
 
 
 class GroupAxis:
-    """The `Axis` of the ranks of a group, each with an equal share of rows and residues.
-
-    Parameters
-    ----------
-    exchange : Exchange
-        Of those that share a sample.
-    """
+    """The `Axis` of the ranks of a group, each with an equal share of rows and residues."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange

@@ -69,8 +69,6 @@ def joined(
 
     Parameters
     ----------
-    place : Place or None
-        See `find_place`.
     choose : callable
         Returns this process's device, a GPU made current; its `InputError` is raised by one of
         those that have it.
@@ -129,16 +127,6 @@ def divided(
 
     Parameters
     ----------
-    mesh : Mesh
-        As `joined` returns it.
-    setting : int or "auto"
-        ``parallel.dap``.
-    place : Place or None
-        See `find_place`.
-    batch_size : int
-        Samples of a step.
-    exchange : {"auto", "push", "collectives"}
-        ``parallel.exchange``.
     evaluators : int
         ``evaluation.ranks``: the last processes, which do not train.
 
@@ -190,9 +178,6 @@ def choose_exchange(
 
     Parameters
     ----------
-    setting : {"auto", "push", "collectives"}
-    dap : MeshRanks
-        Those that share a sample.
     first : bool
         Whether this process logs why GPUs do not push.
 

@@ -30,13 +30,7 @@ _KEPT: Final = 64
 
 
 class LauncherStore:
-    """What one process writes into the store, and reads of the others.
-
-    Parameters
-    ----------
-    rank, size : int
-        Among all processes.
-    """
+    """What one process writes into the store, and reads of the others."""
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
         self._store, self._rank, self._size = store, rank, size

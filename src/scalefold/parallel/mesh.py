@@ -15,8 +15,6 @@ class Mesh:
 
     Attributes
     ----------
-    world : Ranks
-        All processes.
     data : Ranks
         Those that hold the same part of different samples: gradients are averaged over them.
     dap : Ranks

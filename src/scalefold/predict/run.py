@@ -128,7 +128,7 @@ def predict_targets(
     work = _Work(members, out, device, tolerance_angstrom, predictors)
     check_settings(out, targets, work.settings)
     try:
-        with LiveLine("predicting", len(targets), console or Console(stderr=True)) as progress:
+        with LiveLine("predicting", len(targets), console) as progress:
 
             def settle(outcome: Outcome) -> None:
                 outcomes[outcome.name] = outcome

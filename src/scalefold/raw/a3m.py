@@ -56,18 +56,6 @@ def encode_sequence(sequence: str) -> NDArray[np.uint8]:
     return codes
 
 
-def read_a3m(
-    path: Path, sequence: str, other_parents: Mapping[int, str] = NO_OTHER_PARENTS
-) -> Alignment:
-    """Read one a3m file, see :func:`parse_a3m`. The row source is taken from the file's name."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file. Fetch it, or correct the path.") from error
-    code = ROW_SOURCES.index(path.stem) if path.stem in ROW_SOURCES else 0
-    return parse_a3m(content, sequence, str(path), code, other_parents)
-
-
 def parse_a3m(
     content: bytes,
     sequence: str,
@@ -85,14 +73,6 @@ def parse_a3m(
 
     Parameters
     ----------
-    content
-        The file's bytes.
-    sequence
-        ``L`` residue letters of the chain.
-    source
-        Names the file in error messages.
-    row_source
-        Code for :attr:`Alignment.row_source`.
     other_parents
         Of the chain, see :class:`~scalefold.raw.mmcif.Chain`.
 
@@ -232,7 +212,9 @@ def read_files(
     alignments = []
     for number, path in enumerate(paths):
         if path.is_file():
-            alignment = read_a3m(path, sequence, other_parents)
+            code = ROW_SOURCES.index(path.stem) if path.stem in ROW_SOURCES else 0
+            content = path.read_bytes()
+            alignment = parse_a3m(content, sequence, str(path), code, other_parents)
             alignment = replace(alignment, part=np.full(len(alignment), number))
             limit = None if limits is None else limits(path.stem)
             alignments.append(alignment.first(limit, path.stem))

@@ -110,7 +110,7 @@ def features_to_a3m(path: Path) -> bytes:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    content = read_bytes(path, MAX_BYTES)
+    content = read_bytes(path, MAX_BYTES, "Give the a3m files instead, where they are")
     try:
         _check_places(content)
         features = _ArrayUnpickler(io.BytesIO(content)).load()

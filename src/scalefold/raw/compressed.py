@@ -18,23 +18,27 @@ _PIECE_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 1 << 24
 MAX_STRUCTURE_BYTES: Final = 500_000_000
 """Limit of an unpacked structure, unless configured; the PDB's have up to 300 MB."""
+RAISE_LIMIT: Final = (
+    "If it is what it should be, raise data.max_structure_megabytes, and fetch and pack it again"
+)
+"""How to fix that a structure is larger."""
 
 
-def read_bytes(path: Path, max_bytes: int | None = None) -> bytes:
+def read_bytes(path: Path, max_bytes: int | None = None, mend: str = RAISE_LIMIT) -> bytes:
     """Return a file's bytes, unpacked where it is gzipped, whatever its name.
 
     Raises
     ------
     InputError
         The file is missing, cannot be read, is truncated or damaged, is not gzip though named so,
-        or has more than ``max_bytes``, unpacked.
+        or has more than ``max_bytes``, unpacked: ``mend`` says what to do then.
     """
     content = io.BytesIO()
     with _explained(path), path.open("rb") as file:
         for piece in _pieces(file, path):
             content.write(piece)
             if max_bytes is not None and content.tell() > max_bytes:
-                raise InputError(f"{path}: {too_large(max_bytes)}")
+                raise InputError(f"{path}: {too_large(max_bytes, mend)}")
     return content.getvalue()
 
 
@@ -46,30 +50,26 @@ def read_lines(path: Path) -> Iterator[str]:
     InputError
         As `read_bytes`, or a line has more than `MAX_LINE_BYTES`.
     """
-    rest = b""
-    with _explained(path), path.open("rb") as file:
-        for piece in _pieces(file, path):
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                yield line.decode("utf-8", "replace").rstrip("\r")
-            if len(rest) > MAX_LINE_BYTES:
-                raise InputError(
-                    f"{path}: a line has more than {MAX_LINE_BYTES:,} bytes: this is no text of "
-                    "lines. Name another file."
-                )
+    rest = ""
+    for piece in read_text_pieces(path):
+        *lines, rest = (rest + piece).split("\n")
+        for line in lines:
+            yield line.rstrip("\r")
+        if len(rest) > MAX_LINE_BYTES:
+            raise InputError(
+                f"{path}: a line has more than {MAX_LINE_BYTES:,} bytes: this is no text of "
+                "lines. Name another file."
+            )
     if rest:
-        yield rest.decode("utf-8", "replace").rstrip("\r")
+        yield rest.rstrip("\r")
 
 
 def read_text_pieces(path: Path) -> Iterator[str]:
     """Give a text in pieces of 1 MiB at most, unpacked where it is gzipped.
 
-    Raises
-    ------
-    InputError
-        As `read_bytes`.
+    A byte order mark, which Excel writes, is left out. Raises as `read_bytes`.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
     with _explained(path), path.open("rb") as file:
         for piece in _pieces(file, path):
             yield decoder.decode(piece)
@@ -95,12 +95,9 @@ def _explained(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read ({error.strerror}). Fetch it again.") from error
 
 
-def too_large(max_bytes: int) -> str:
-    """Return a message: a structure is too large, and how to fix it."""
-    return (
-        f"has more than {max_bytes / 1e6:g} MB, unpacked. If it is what it should be, raise "
-        "data.max_structure_megabytes, and fetch and pack it again"
-    )
+def too_large(max_bytes: int, mend: str = RAISE_LIMIT) -> str:
+    """Return a message: a file is too large, and how to fix it."""
+    return f"has more than {max_bytes / 1e6:g} MB, unpacked. {mend}"
 
 
 def unpacked(file: BinaryIO) -> Iterator[bytes]:

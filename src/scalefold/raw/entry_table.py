@@ -15,10 +15,7 @@ from scalefold.raw.outline import Outline, read_outline
 def describe_entry(path: Path, console: Console) -> None:
     """Print what a structure is, and the names and sequences of its protein chains.
 
-    Raises
-    ------
-    InputError
-        As :func:`scalefold.raw.outline.read_outline`.
+    Raises as `read_outline`.
     """
     outline = read_outline(path)
     console.print(

@@ -48,10 +48,6 @@ class HhrHit(AlignedHit):
     ----------
     number
         The hit's number in the file, from 1.
-    name
-        The hit's whole title.
-    e_value, score, similarity
-        As in the file.
     aligned_columns
         Pairs of match columns.
     identities
@@ -92,13 +88,9 @@ def parse_hhr(
 
     Parameters
     ----------
-    text
-        The file's content.
     query_sequence
         The chain's sequence: its length and the letters of every aligned stretch are checked
         (``X`` on either side agrees with anything).
-    source
-        Names the file in error messages.
     other_parents
         Of the chain, see :class:`~scalefold.raw.mmcif.Chain`: these letters agree as well.
 

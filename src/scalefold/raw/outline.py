@@ -54,10 +54,7 @@ class Outline(EntryFacts):
 def read_outline(path: Path) -> Outline:
     """Read an entry's chains. The atoms of an archive's file are skipped, which is faster.
 
-    Raises
-    ------
-    InputError
-        As :func:`scalefold.raw.mmcif.read_entry`, except for faults of atoms alone.
+    Raises as `read_entry`, except for faults of atoms alone.
     """
     if ".cif" in path.suffixes:
         block = _block(_ATOMS.sub(b"\n#", read_bytes(path, MAX_STRUCTURE_BYTES), count=1))

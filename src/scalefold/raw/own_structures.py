@@ -29,13 +29,7 @@ _OLDEST_YEAR: Final = 72  # of the PDB's two digits
 
 
 def read_pdb(content: bytes, source: str) -> gemmi.cif.Block:
-    """Return a PDB file as an mmCIF block.
-
-    Raises
-    ------
-    InputError
-        Not a PDB file, or as `complete`. ``source`` names the file.
-    """
+    """Return a PDB file as an mmCIF block, see `complete`."""
     # One byte is one column, and names are ASCII: gemmi would cut a longer character in two.
     text = content.decode("ascii", errors="replace").replace("\ufffd", "?")
     try:
@@ -54,13 +48,7 @@ def read_pdb(content: bytes, source: str) -> gemmi.cif.Block:
 
 
 def complete_block(block: gemmi.cif.Block, source: str) -> gemmi.cif.Block:
-    """Complete the block of an mmCIF file, see `complete`.
-
-    Raises
-    ------
-    InputError
-        They cannot be read, or as `complete`.
-    """
+    """Complete the block of an mmCIF file, see `complete`."""
     try:
         structure = gemmi.make_structure_from_block(block)
     except GEMMI_ERRORS as error:
@@ -80,7 +68,8 @@ def complete(structure: gemmi.Structure, source: str) -> gemmi.cif.Block:
     Raises
     ------
     InputError
-        There are no atoms, or a chain's residues are not those of its stated sequence.
+        There are no atoms, or a chain's residues are not those of its stated sequence. ``source``
+        names the file.
     """
     if len(structure) == 0 or structure[0].count_atom_sites() == 0:
         raise InputError(f"{source}: has no atoms. Write it again, or leave it out.")

@@ -100,8 +100,6 @@ def locate(hit: AlignedHit, sequences: Mapping[str, str]) -> Located | str:
 
     Parameters
     ----------
-    hit
-        A parsed hit.
     sequences
         Chain key -> sequence, of all protein chains of the hit's entry.
 

@@ -40,8 +40,6 @@ class Relaxed(NamedTuple):
         Å; of the atoms that the prediction has.
     energies : tuple of float
         Before and after, the restraints' among them, kJ/mol.
-    rounds : int
-        How often it was minimised.
     """
 
     positions: Tensor

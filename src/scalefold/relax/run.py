@@ -44,15 +44,9 @@ def relax_predictions(
 
     Parameters
     ----------
-    predictions : Path
-        Has a folder for each target.
     out : Path
         Gets a folder for each too, with ModelCIF, PDB and ``relaxation.json``, and the table. A
         folder that is there from the same file stays.
-    threads : int, optional
-        See `scalefold.relax.amber.relax`.
-    console : Console, optional
-        For the progress bar; default standard error.
 
     Returns
     -------
@@ -74,7 +68,7 @@ def relax_predictions(
     make_folder(out)
     lines: list[dict[str, str]] = []
     try:
-        with LiveLine("relaxing", len(folders), console or Console(stderr=True)) as progress:
+        with LiveLine("relaxing", len(folders), console) as progress:
             for folder in folders:
                 try:
                     lines.append(_relax(folder, out / folder.name, threads))

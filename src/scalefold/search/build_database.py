@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
 from scalefold.errors import InputError
 from scalefold.io.atomic import make_folder, write_bytes
 from scalefold.progress import LiveLine
@@ -30,7 +28,6 @@ from scalefold.search.hhsuite import cstranslate, database_part, hhmake
 from scalefold.search.process import Limits
 
 STAGE: Final = "build-db"
-_SECONDS_BETWEEN_LINES: Final = 30.0
 _LENGTH: Final = re.compile(rb"^LENG +(\d{1,9})\b", re.MULTILINE)
 
 
@@ -65,7 +62,8 @@ def alignments_of_folder(folder: Path) -> list[NamedAlignment]:
         raise InputError(f"{folder}: no such folder of alignments. Correct the path")
     if (folder / "alignments").is_dir():
         folder = folder / "alignments"
-    files = {p.stem: p for p in folder.iterdir() if p.suffix in ENDINGS and p.is_file()}
+    there = sorted(folder.iterdir(), reverse=True)  # of one name, a3m comes after sto, and counts
+    files = {p.stem: p for p in there if p.suffix in ENDINGS and p.is_file()}
     for below in folder.glob("*/a3m"):
         found = sorted(below.glob("*.a3m"), key=lambda path: source_order(path.stem))
         if found:
@@ -80,10 +78,7 @@ def alignments_of_folder(folder: Path) -> list[NamedAlignment]:
 def alignments_of_shards(folder: Path) -> list[NamedAlignment]:
     """Return the alignments of packed chains, one for each sequence, by chain key.
 
-    Raises
-    ------
-    InputError
-        See `scalefold.shards.reader.ShardReader`.
+    Raises as `scalefold.shards.reader.ShardReader`.
     """
     from scalefold.shards.reader import ShardReader
 
@@ -113,10 +108,6 @@ def build_database(
         Prefix of the files; their folder is made.
     alignments
         The entries; those that cannot be used are left out.
-    limits
-        Of each run of a program.
-    jobs
-        Runs of hhmake at a time.
 
     Returns
     -------
@@ -187,13 +178,7 @@ def _make_parts(
     """Make a3m and hhm of each entry if they are missing; return name -> path without ending."""
     made: dict[str, Path] = {}
     rejected: list[Rejected] = []
-    total = len(alignments)
-    line = LiveLine(
-        "profiles",
-        total,
-        Console(stderr=True),
-        seconds_between_lines=_SECONDS_BETWEEN_LINES,
-    )
+    line = LiveLine("profiles", len(alignments), seconds_between_lines=30)
     with line, ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(_make, parts, item, limits): item.name for item in alignments}
         try:

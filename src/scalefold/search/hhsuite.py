@@ -68,12 +68,8 @@ def hhblits(
     ----------
     query
         The sequence, or an alignment of it, as a3m.
-    sequence
-        Residue letters of the query.
     databases
         Prefixes: ``<prefix>_a3m.ffdata`` and so on.
-    limits
-        Of the run.
     options
         Command line words, in place of AlphaFold2's.
 
@@ -85,13 +81,12 @@ def hhblits(
         See `scalefold.search.process.run`; or the result is not an alignment of the sequence; or
         the sequence is longer than ``MAX_COLUMNS``.
     """
+    words = [*_search(databases, limits), *options, "-o", "out.hhr", "-oa3m", "out.a3m"]
     with _workspace(query, sequence) as folder:
-        command = _command("hhblits", "query.a3m", databases, limits)
-        run([*command, *options, "-o", "out.hhr", "-oa3m", "out.a3m"], limits, cwd=folder)
-        content = _output(folder / "out.a3m", "hhblits")
-        with checked_output("hhblits"):
-            parse_a3m(content, sequence, "its a3m")
-        return content
+        content = _run(folder, "hhblits", words, limits)
+    with checked_output("hhblits"):
+        parse_a3m(content, sequence, "its a3m")
+    return content
 
 
 def hhsearch(
@@ -106,13 +101,12 @@ def hhsearch(
     Parameters and errors are as in `hhblits`; entries of the databases are named
     ``<entry>_<chain>``.
     """
+    words = [*_search(databases, limits), *options, "-o", "out.hhr"]
     with _workspace(query, sequence) as folder:
-        command = _command("hhsearch", "query.a3m", databases, limits)
-        run([*command, *options, "-o", "out.hhr"], limits, cwd=folder)
-        content = _output(folder / "out.hhr", "hhsearch")
-        with checked_output("hhsearch"):
-            parse_hhr(content.decode("utf-8", "replace"), sequence, "its hhr")
-        return content
+        content = _run(folder, "hhsearch", words, limits)
+    with checked_output("hhsearch"):
+        parse_hhr(content.decode("utf-8", "replace"), sequence, "its hhr")
+    return content
 
 
 def hhalign(
@@ -120,48 +114,34 @@ def hhalign(
 ) -> list[HhrHit]:
     """Return the alignments of two alignments' profiles with each other, the best first.
 
+    Raises as `hhblits`.
+
     Parameters
     ----------
     query, sequence, limits
         As in `hhblits`.
-    template
-        Alignment of the template, as a3m.
     template_name
         ``<entry>_<chain>``.
-
-    Raises
-    ------
-    InputError, ToolError
-        As `hhblits`.
     """
     # hhalign would list an alignment under the query's name.
     profile, _ = hhmake(template, query_of(template, template_name), template_name, limits)
     with _workspace(query, sequence) as folder:
         (folder / "template.hhm").write_bytes(profile)
-        command = [str(find_binary("hhalign")), "-v", "1", "-i", "query.a3m", "-t", "template.hhm"]
-        run([*command, "-o", "out.hhr"], limits, cwd=folder)
-        text = _output(folder / "out.hhr", "hhalign").decode("utf-8", "replace")
-        with checked_output("hhalign"):
-            return parse_hhr(text, sequence, "its hhr")
+        content = _run(folder, "hhalign", ["-t", "template.hhm", "-o", "out.hhr"], limits)
+    with checked_output("hhalign"):
+        return parse_hhr(content.decode("utf-8", "replace"), sequence, "its hhr")
 
 
 def hhmake(alignment: bytes, sequence: str, name: str, limits: Limits) -> tuple[bytes, ProfileHmm]:
-    """Return the profile HMM of an a3m alignment, as a file and read.
-
-    Raises
-    ------
-    InputError, ToolError
-        As `hhblits`.
-    """
+    """Return the profile HMM of an a3m alignment, as a file and read; raises as `hhblits`."""
+    words = ["-name", name, "-maxseq", _MAX_ROWS, "-o", "out.hhm"]
     with _workspace(alignment, sequence, name) as folder:
-        command = [str(find_binary("hhmake")), "-v", "1", "-i", "query.a3m", "-o", "out.hhm"]
-        run([*command, "-name", name, "-maxseq", _MAX_ROWS], limits, cwd=folder)
-        content = _output(folder / "out.hhm", "hhmake")
-        with checked_output("hhmake"):
-            profile = parse_hhm(content.decode("utf-8", "replace"), "its hhm")
-            if len(profile) != len(sequence):
-                raise InputError(f"it has {len(profile)} columns, the query {len(sequence)}")
-        return content, profile
+        content = _run(folder, "hhmake", words, limits)
+    with checked_output("hhmake"):
+        profile = parse_hhm(content.decode("utf-8", "replace"), "its hhm")
+        if len(profile) != len(sequence):
+            raise InputError(f"it has {len(profile)} columns, the query {len(sequence)}")
+    return content, profile
 
 
 def cstranslate(alignments: Path, out: Path, limits: Limits) -> None:
@@ -171,8 +151,6 @@ def cstranslate(alignments: Path, out: Path, limits: Limits) -> None:
     ----------
     alignments, out
         Prefixes of ffindex databases: ``<database>_a3m`` and ``<database>_cs219``.
-    limits
-        Of the run.
 
     Raises
     ------
@@ -182,29 +160,27 @@ def cstranslate(alignments: Path, out: Path, limits: Limits) -> None:
         See `scalefold.search.process.run`.
     """
     check_files(alignments)
-    states, context = map(find_hhsuite_data, ("cs219.lib", "context_data.lib"))
-    files: list[str | Path] = [
-        "-A",
-        states,
-        "-D",
-        context,
-        "-i",
-        alignments.absolute(),
-        "-o",
-        out.absolute(),
-    ]
-    run([find_binary("cstranslate"), *_CSTRANSLATE_OPTIONS, *files], limits)
+    states, context = (str(find_hhsuite_data(name)) for name in ("cs219.lib", "context_data.lib"))
+    words = ["-A", states, "-D", context, "-i", str(alignments.absolute())]
+    command = [str(find_binary("cstranslate")), *_CSTRANSLATE_OPTIONS, *words]
+    run([*command, "-o", str(out.absolute())], limits)
     with checked_output("cstranslate"):
         check_files(out)
 
 
-def _command(
-    program: str, query: str, databases: Sequence[Path], limits: Limits
-) -> list[str | Path]:
-    words: list[str | Path] = [find_binary(program), "-v", "1", "-i", query]
-    for database in databases:
-        words += ["-d", database.absolute()]
+def _search(databases: Sequence[Path], limits: Limits) -> list[str]:
+    """Return the words of a search in databases."""
+    words = [word for database in databases for word in ("-d", str(database.absolute()))]
     return [*words, "-cpu", str(limits.threads)]
+
+
+def _run(folder: Path, program: str, words: Sequence[str], limits: Limits) -> bytes:
+    """Run a program in a workspace, and return the file that is the last of its words."""
+    run([find_binary(program), "-v", "1", "-i", "query.a3m", *words], limits, folder)
+    path = folder / words[-1]
+    if not path.is_file():
+        raise ToolError(f"{program} ended without an error, but wrote no {path.suffix[1:]}")
+    return path.read_bytes()
 
 
 @contextmanager
@@ -220,9 +196,3 @@ def _workspace(query: bytes, sequence: str, name: str = "query") -> Iterator[Pat
     with tempfile.TemporaryDirectory(prefix="scalefold-search-") as folder:
         (Path(folder) / "query.a3m").write_bytes(rename_query(query, name))
         yield Path(folder)
-
-
-def _output(path: Path, program: str) -> bytes:
-    if not path.is_file():
-        raise ToolError(f"{program} ended without an error, but wrote no {path.suffix[1:]}")
-    return path.read_bytes()

@@ -57,12 +57,8 @@ def jackhmmer(
 
     Parameters
     ----------
-    sequence
-        Residue letters of the query.
     database
         FASTA file.
-    limits
-        Of the run.
     max_rows
         Most rows to keep, the best, the query included. Others are skipped while jackhmmer writes
         them, and are never in memory or on the disk.
@@ -101,17 +97,14 @@ def hmmsearch(
 ) -> bytes:
     """Return the a3m alignment of the hits of an alignment's profile, the query first.
 
+    Raises as `jackhmmer`.
+
     Parameters
     ----------
     alignment
         Alignment of the sequence, as a3m; each of its columns becomes one of the profile.
     sequence, database, limits, max_rows, options
         As in `jackhmmer`.
-
-    Raises
-    ------
-    InputError, ToolError
-        As `jackhmmer`.
     """
     stockholm = _aligned_columns(alignment, sequence)
     hits = None if max_rows is None else max(0, max_rows - 1)

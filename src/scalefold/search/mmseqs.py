@@ -101,16 +101,12 @@ def mmseqs(
 
     Parameters
     ----------
-    sequence
-        Residue letters of the query.
     database
         Prefix of an MMseqs2 database, for a GPU a padded one (see `check_gpu`).
     limits
         Of each step.
     options
         Words of ``mmseqs search``, in place of ColabFold's.
-    use_gpu
-        Search with the first GPU.
 
     Raises
     ------

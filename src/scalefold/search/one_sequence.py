@@ -162,10 +162,13 @@ class Searcher:
     def _publish(self, record: FastaRecord, folder: Path) -> None:
         """Move a sequence's results to the folder that packing reads, and record them."""
         target = alignment_folder(self._out, record.name)
+        former = _recorded_files(target)
+        for path in _results(target):
+            if former.get(path.relative_to(target).as_posix()) == path.stat().st_size:
+                path.unlink()  # its step may be gone
         (target / RECORD).unlink(missing_ok=True)
         files: dict[str, int] = {}
-        results = (path for kind in ("hhr", "a3m") for path in sorted((folder / kind).rglob("*.*")))
-        for path in results:  # template hits first: alignments mark a chain as complete
+        for path in _results(folder):
             relative = path.relative_to(folder)
             files[relative.as_posix()] = path.stat().st_size
             make_folder((target / relative).parent)
@@ -181,6 +184,22 @@ class Searcher:
     def _write(self, path: Path, content: bytes) -> None:
         make_folder(path.parent)
         write_bytes(path, content)
+
+
+def _results(folder: Path) -> list[Path]:
+    """Return the results in a chain's folder.
+
+    Template hits come first, since alignments mark a chain as complete.
+    """
+    return [path for kind in ("hhr", "a3m") for path in sorted((folder / kind).rglob(f"*.{kind}"))]
+
+
+def _recorded_files(folder: Path) -> dict[str, int]:
+    """Return the names and sizes of what an earlier search brought, not of other files."""
+    try:
+        return dict(json.loads((folder / RECORD).read_text("utf-8"))["files"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
 
 
 def _num_rows(path: Path) -> int:

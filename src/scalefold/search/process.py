@@ -41,8 +41,6 @@ class Limits:
         Time on the clock; infinity: no limit.
     memory_gigabytes
         Memory of each of its processes; mapped database files do not count. Infinity: no limit.
-    threads
-        Number of threads.
     """
 
     minutes: float = 60.0

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.progress import LiveLine
@@ -32,7 +30,6 @@ from scalefold.search.process import ToolError
 from scalefold.search.steps import check_step
 
 STAGE: Final = "search"
-_SECONDS_BETWEEN_LINES: Final = 30.0
 _SUSPICIOUS: Final = 10
 """If none of so many sequences has a result, a database or the configuration is wrong."""
 
@@ -46,8 +43,6 @@ class SearchSummary:
     outcomes : Counter of str
         Number of sequences that were ``searched``, ``given``, with the ``query alone``, or
         ``searched before``.
-    rejected : list of Rejected
-        Those without a result, and why.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -66,8 +61,6 @@ def search(
 
     Parameters
     ----------
-    records
-        Names and sequences.
     config
         Sections ``search`` and ``data``.
     out
@@ -98,12 +91,7 @@ def search(
         for step in config.search.steps:
             check_step(step)
     done = 0
-    line = LiveLine(
-        "search",
-        len(records),
-        Console(stderr=True),
-        seconds_between_lines=_SECONDS_BETWEEN_LINES,
-    )
+    line = LiveLine("search", len(records), seconds_between_lines=30)
     try:
         with line:
             for group in by_sequence.values():

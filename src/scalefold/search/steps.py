@@ -57,14 +57,8 @@ def run_step(step: SearchStepConfig, sequence: str, query: bytes, threads: int) 
 
     Parameters
     ----------
-    step
-        What to run.
-    sequence
-        Residue letters.
     query
         An alignment of the sequence as a3m, for the programs that search with one.
-    threads
-        Of the program.
 
     Raises
     ------

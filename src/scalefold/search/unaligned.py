@@ -30,8 +30,6 @@ def unaligned(config: Config, raw: Path, shards: Path) -> list[FastaRecord]:
     ----------
     config
         Section ``data``.
-    raw
-        Raw folder.
     shards
         Folder with the chain shards of all buckets.
 

@@ -43,18 +43,14 @@ class TrainingParts:
     ----------
     model : AlphaFold
         Its parameters are views of those of ``parameters``.
-    parameters, optimiser, average
-        What a step updates.
     state : TrainingState
-        These three as a checkpoint holds them, and as ranks have them in common.
+        What a step updates: the parameters, their average and the optimiser's moments.
     checkpointing : ActivationCheckpointing
         What ``training.recomputation`` came to.
     """
 
     model: AlphaFold
     parameters: FlatParameters
-    optimiser: Adam
-    average: WeightAverage
     state: TrainingState
     step: TrainingStep
     checkpointing: ActivationCheckpointing
@@ -127,7 +123,7 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
 
     # 8. The step that ties them together.
     step = TrainingStep(padded, mean, state, mesh)
-    return TrainingParts(model, parameters, optimiser, average, state, step, checkpointing)
+    return TrainingParts(model, parameters, state, step, checkpointing)
 
 
 def _check_divisible(parameters: FlatParameters, owners: Ranks) -> None:

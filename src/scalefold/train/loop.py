@@ -22,7 +22,7 @@ from scalefold.checkpoint.read import checkpoint_path
 from scalefold.config.schema import Config
 from scalefold.engine.garbage_collection import present_objects_spared
 from scalefold.errors import ElsewhereError, InputError
-from scalefold.loader.loader import Batch, TrainingLoader
+from scalefold.loader.loader import Batch
 from scalefold.loader.order import Position
 from scalefold.loader.prepare import SampleError
 from scalefold.loader.shared_batches import SharedLoader
@@ -59,10 +59,6 @@ class TrainingResult:
 
     Attributes
     ----------
-    step : int
-        Steps made in all.
-    checkpoint : Path
-        The last checkpoint.
     completed : bool
         Whether the run's last step was made or an evaluation ended it; False after a stop request.
     skipped_steps : int
@@ -99,16 +95,8 @@ class TrainingLoop:
         Steps made before, by which ``parts`` is in its present state.
     skips : SkippedSteps
         Of these steps.
-    loader : TrainingLoader or SharedLoader
+    loader : SharedLoader
         This rank's samples of the next steps.
-    files : TrainingFiles or None
-        On the first rank.
-    watch : EndWatch
-        What evaluations ask for.
-    stop : Event
-        What signals ask for.
-    out : Path
-        The training's folder.
 
     Attributes
     ----------
@@ -123,7 +111,7 @@ class TrainingLoop:
         mesh: Mesh,
         step: int,
         skips: SkippedSteps,
-        loader: TrainingLoader | SharedLoader,
+        loader: SharedLoader,
         files: TrainingFiles | None,
         watch: EndWatch,
         stop: threading.Event,

@@ -30,8 +30,6 @@ class MetricsLog:
 
     Parameters
     ----------
-    out : Path
-        The training's folder.
     step : int
         Step that the run continues from. Later records are removed: they are from a run that was
         killed after its last checkpoint, and will be made again.

@@ -21,13 +21,6 @@ class ProgressLine(LiveLine):
 
     The numbers are means of the last 25 steps, or as many as this process has made: single steps,
     as ``metrics.jsonl`` has them, are noisy.
-
-    Parameters
-    ----------
-    first_step, last_step : int
-        Steps done before, steps in the end.
-    console : Console
-        Where to; a live line if it is a terminal, otherwise lines in the log.
     """
 
     def __init__(self, first_step: int, last_step: int, console: Console) -> None:

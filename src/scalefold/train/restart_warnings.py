@@ -17,13 +17,7 @@ from scalefold.shards.packed_settings import packing_differences
 def restart_warnings(
     training: Path, shards: Path, evaluations: Path, config: Config
 ) -> Iterator[str]:
-    """Warn of training that is to start over, or that lacks checkpoints or data that are wanted.
-
-    Parameters
-    ----------
-    training, shards, evaluations : Path
-        Folders of a training run, of what it learns from, and of its evaluations.
-    """
+    """Warn of training that is to start over, or that lacks checkpoints or data that are wanted."""
     published: list[int] = []
     # If a file cannot be read, the training says so.
     with contextlib.suppress(OSError, ValueError, KeyError):

@@ -38,8 +38,6 @@ class Session:
     ----------
     started, ended : float
         Unix time, seconds.
-    processes : int
-        That trained together.
     max_rss_mb : float or None
         Largest resident memory of the first of them; None where it was killed.
     train_chains, train_chains_drawn : int or None
@@ -67,8 +65,6 @@ def read_sessions(out: Path, logged: Sequence[float]) -> list[Session]:
 
     Parameters
     ----------
-    out : Path
-        The training's folder.
     logged : sequence of float
         Times of the metrics log: signs of life of sessions that were killed.
 
@@ -111,15 +107,6 @@ def read_sessions(out: Path, logged: Sequence[float]) -> list[Session]:
 @contextlib.contextmanager
 def session(out: Path, step: Callable[[], int], **facts: Any) -> Iterator[None]:
     """Note the start and the end of a session.
-
-    Parameters
-    ----------
-    out : Path
-        The training's folder.
-    step : callable
-        Says how many steps are made.
-    **facts
-        Further fields of the start's line.
 
     Raises
     ------

@@ -15,19 +15,21 @@ from rich.console import Console
 
 from scalefold.checkpoint.early_stopping import EndWatch
 from scalefold.checkpoint.lock import writer_lock
-from scalefold.checkpoint.provenance import InputHashes, input_hashes, made_with
+from scalefold.checkpoint.provenance import InputHashes, made_with
 from scalefold.checkpoint.read import read_metadata
 from scalefold.checkpoint.replacement import set_aside_other_run
 from scalefold.checkpoint.resume import former_data
 from scalefold.checkpoint.write import remove_leftovers
 from scalefold.config.identity import config_hash
+from scalefold.config.initial_weights import initial_weights_sha256
 from scalefold.config.schema import Config
 from scalefold.engine.memory import exhaustion_explained
 from scalefold.loader.loader import TrainingLoader, local_batch_size
 from scalefold.loader.sampler import TrainingSampler
-from scalefold.loader.shared_batches import share_batches
+from scalefold.loader.shared_batches import SharedLoader
 from scalefold.parallel import SINGLE, Mesh, Ranks
 from scalefold.parallel.agreement import check_same, on_all, on_first
+from scalefold.shards.manifest import data_hash
 from scalefold.shards.packed_settings import warn_of_other_settings
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import TrainingParts, assemble
@@ -61,8 +63,6 @@ def train(
 
     Parameters
     ----------
-    shards : Path
-        What ``scalefold pack`` wrote.
     out : Path
         The training's folder: gets ``step-<number>/`` (checkpoints), ``metrics.jsonl``,
         ``tensorboard/``. One training run a folder; `scalefold.config.run_key` is a name for it.
@@ -77,10 +77,6 @@ def train(
     set_aside : bool
         Move a training run of other data, initial weights or settings out of the way, see
         `set_aside_other_run`.
-    mesh : Mesh
-        How samples are divided among processes.
-    console : Console, optional
-        For the progress line; default standard error.
 
     Raises
     ------
@@ -130,7 +126,7 @@ def train(
             rank, size = mesh.data.rank, mesh.data.size
             own_loader = TrainingLoader(reader, config, device, position, rank, size, stop)
             stack.enter_context(own_loader)
-        loader = share_batches(own_loader, mesh.dap, device)
+        loader = SharedLoader(own_loader, mesh.dap, device)
 
         # 6. The steps.
         loop = TrainingLoop(config, parts, mesh, step, skips, loader, files, watch, stop, out)
@@ -151,7 +147,7 @@ def _open_data(
     sampler = TrainingSampler(reader.index, config.sampling, config.seed)
     if mesh.first:
         warn_of_other_settings(shards, config)
-    return reader, sampler, input_hashes(config, shards)
+    return reader, sampler, InputHashes(data_hash(shards), initial_weights_sha256(config))
 
 
 def _check_same_start(config: Config, inputs: InputHashes, world: Ranks) -> None:

@@ -31,8 +31,6 @@ class TrainingStep:
     ----------
     sample_gradient : callable
         A `SampleGradient`, or what stands for it.
-    state : TrainingState
-        What a step updates.
     """
 
     def __init__(

@@ -27,8 +27,6 @@ class StepNumbers:
         Sums over all ranks, see `pack`.
     gradient_norm : Tensor, scalar, float32
         Before clipping, see `ClippedMean.finish`.
-    finite : Tensor, scalar, bool
-        Whether the step was applied.
     """
 
     names: tuple[str, ...]
@@ -45,8 +43,6 @@ class HostNumbers:
 
     Attributes
     ----------
-    per_sample : list of dict
-        Numbers of this rank's samples.
     means : dict of str to float
         Their means over the samples of all ranks.
     finite : bool

@@ -37,18 +37,10 @@ class TrainingFiles:
 
     Parameters
     ----------
-    parts : TrainingParts
-        Whose state the checkpoints hold.
-    out : Path
-        The training's folder.
-    step : int
-        Steps made before.
     former_data : sequence of FormerData
         See `scalefold.checkpoint.read.Metadata`.
     confirm : callable
         Makes sure of the lock before each checkpoint.
-    console : Console
-        For the progress line.
     """
 
     def __init__(

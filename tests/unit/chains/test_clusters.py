@@ -82,7 +82,14 @@ def test_a_peptide_that_rcsb_leaves_out_takes_no_others_cluster() -> None:
     assert of(found) == {"1abc_A": "x", "1abc_P": None, "2abc_A": "x"}
 
 
-def test_sequences_never_get_a_wrong_cluster() -> None:
+def test_an_entity_that_is_known_leaves_its_cluster_to_no_other() -> None:
+    found = candidates([Candidate("1abc_A", "MKMKMK", entity="1"), Candidate("1abc_P", "A")])
+    assign_by_entity(found, {"1abc": {"1": "x"}})
+    assert of(found) == {"1abc_A": "x", "1abc_P": None}
+
+
+@pytest.mark.parametrize("share_known", [0.0, 0.2])
+def test_sequences_never_get_a_wrong_cluster(share_known: float) -> None:
     """Against archives made at random, of which the truth is known."""
     for seed in range(30):
         rng = random.Random(seed)
@@ -93,8 +100,10 @@ def test_sequences_never_get_a_wrong_cluster() -> None:
             entities = rng.sample(list(truth), rng.choice([1, 1, 2, 3, 6]))
             names = rng.sample("ABCDEFGHIJKLMNOP", 2 * len(entities))
             for place, name in enumerate(names):
-                sequence = entities[place % len(entities)]
-                chains.append(Candidate(f"{entry}_{name}", sequence))
+                entity = place % len(entities)
+                sequence = entities[entity]
+                known = str(entity + 1) if rng.random() < share_known else None
+                chains.append(Candidate(f"{entry}_{name}", sequence, entity=known))
                 expected[f"{entry}_{name}"] = truth[sequence]
             # As in RCSB's file, some of the shortest have no cluster.
             clusters[entry] = {

@@ -46,6 +46,30 @@ def test_pdb_seqres_gives_proteins(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        ">1abc_A\nMK\n",
+        "1abc_A 1abc_B\n",
+        json.dumps({"1abc_A": {"seq": "MK"}}),
+        ",".join(MLPERF_COLUMNS) + "\n1abc_A,2020-01-01,2.0,1,MK\n",
+    ],
+)
+def test_a_byte_order_mark_hides_no_chain(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "source"
+    path.write_text(text, "utf-8-sig")
+    assert "1abc_A" in known(path)
+
+
+@pytest.mark.parametrize("below", ["pdb", ""])
+def test_chains_come_in_one_order(below: str, tmp_path: Path) -> None:
+    """Clusters that MMseqs2 computes are named after a sequence's first chain, and so chosen."""
+    keys = [f"{number}abc_A" for number in range(10, 40)]
+    for key in reversed(keys):
+        (tmp_path / below / key).mkdir(parents=True)
+    assert list(known(tmp_path)) == keys
+
+
 def test_hostile_names_and_sequences_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "all.fasta"
     path.write_text(

@@ -110,6 +110,16 @@ def test_given_validation_chains() -> None:
     assert check_choice(chains, choice, rules) == 1
     choice = choose(chains.values(), Rules(validation=given, max_validation_length=9))
     assert "validation" not in choice.splits.values()
+    counts = list(
+        choice.taken.values()
+    )  # 1abc_A is too long, 9non_A absent, 2abc_A and 3abc_A train
+    assert counts == [1, 1]
+
+
+def test_a_chosen_validation_chain_is_not_trained_on_with_its_relatives() -> None:
+    chains = [Candidate(f"{n}abc_A", "ACDEFGHIKL" * n, cluster="x") for n in (1, 2)]
+    choice = choose(chains, Rules(num_validation=1, keep_relatives=True))
+    assert sorted(choice.splits.values()) == ["train", "validation"]
 
 
 def test_structures_are_no_hint_for_what_structures_do_not_say() -> None:

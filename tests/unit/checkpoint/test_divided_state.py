@@ -42,7 +42,7 @@ def test_each_rank_has_its_part_of_moments_and_average(micro: Config) -> None:
 def test_what_was_divided_is_whole_for_a_moment(micro: Config) -> None:
     parts = assemble(dividing(micro), CPU, replace(SINGLE, world=Among(2)))
     half = parts.parameters.master.numel() // 2
-    parts.optimiser.first_moment.fill_(3.0)
+    parts.state.optimiser.first_moment.fill_(3.0)
     found = {name: tensor.clone() for name, tensor in parts.state.whole()}
     assert torch.equal(found["weights"], parts.parameters.master)
     assert bool((found["first_moment"][half:] == 3.0).all())

@@ -133,4 +133,4 @@ def test_on_a_gpu_the_next_update_waits_for_a_copy_that_is_late(
     assert not snapshot._copied.query()
     snapshot.wait()
     torch.testing.assert_close(_content(snapshot), expected, rtol=0, atol=0)
-    assert parts.optimiser.updates == expected["optimiser"]["updates"] + 1
+    assert parts.state.optimiser.updates == expected["optimiser"]["updates"] + 1

@@ -82,7 +82,7 @@ def _replayed_equals_eager(
         assert torch.equal(ours.per_sample, reference.per_sample)
         assert torch.equal(ours.gradient_norm, reference.gradient_norm)
     assert torch.equal(graphed.parameters.master, eager.parameters.master)
-    assert torch.equal(graphed.average.average, eager.average.average)
+    assert torch.equal(graphed.state.average.average, eager.state.average.average)
 
 
 @gpu

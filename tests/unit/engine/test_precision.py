@@ -158,9 +158,9 @@ def test_state_is_in_the_types_of_the_policy(
         "losses": [loss, *terms.values()],
         "sum over samples and ranks": [flat.gradient],
         "master weights": [flat.master],
-        "Adam's moments": [parts.optimiser.first_moment, parts.optimiser.second_moment],
-        "averaged weights": [parts.average.average],
-        "counters and learning rate": [parts.optimiser.updates, parts.average.updates],
+        "Adam's moments": [parts.state.optimiser.first_moment, parts.state.optimiser.second_moment],
+        "averaged weights": [parts.state.average.average],
+        "counters and learning rate": [parts.state.optimiser.updates, parts.state.average.updates],
     }
     found = {where: {tensor.dtype for tensor in tensors} for where, tensors in types.items()}
     narrow = {name for name in gradients if module_type(name) == torch.bfloat16}

@@ -3,10 +3,11 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from tests.example import check_contract
 
 from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
-from scalefold.features.contract import ALL_FEATURES, INPUT_FEATURES, validate
+from scalefold.features.contract import ALL_FEATURES, INPUT_FEATURES
 from scalefold.features.pipeline import (
     features_of,
     prediction_features,
@@ -33,7 +34,7 @@ def equal(first, second):
 
 def test_contract(sample):
     for features in training_features(sample, CONFIG, 0, 0, range(2)):
-        validate(features, SIZES)
+        check_contract(features, SIZES)
         assert all(torch.isfinite(t).all() for t in features.values() if t.is_floating_point())
 
 
@@ -134,7 +135,7 @@ def test_moving_the_structure_moves_nothing_that_the_model_reads(sample):
 
 def test_prediction_takes_the_whole_chain(sample):
     first, second = prediction_features(Query.of(sample), CONFIG, 0, 2)
-    validate(first, {**SIZES, "N": 40}, INPUT_FEATURES)
+    check_contract(first, {**SIZES, "N": 40}, INPUT_FEATURES)
     assert first["residue_index"][0].tolist() == list(range(40))
     assert first["msa_mask"].sum() == 6 * 40
     assert set(equal(first, second)) >= {"msa_feat", "extra_msa"}

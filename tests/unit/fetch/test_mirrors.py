@@ -482,7 +482,7 @@ def test_a_full_disk_that_shows_only_when_data_are_synchronised_is_named(
     (tmp_path / "m").mkdir()
     (tmp_path / "m/a").write_bytes(BODY)
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match=r"out/a.*Disk quota exceeded"):
+    with pytest.raises(InputError, match=r"out/a.*Disk quota exceeded.*start again"):
         downloader.get([str(tmp_path / "m")], "a", tmp_path / "out/a")
     assert not (tmp_path / "out/a").exists()
 

@@ -74,6 +74,18 @@ def test_no_room_and_no_answer_are_errors(site, downloader: Downloader, tmp_path
         plan.check(tmp_path)
 
 
+def test_an_odd_answer_is_a_failure_of_its_mirror(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    nobody = settings("http://a..b")  # no name that an address can be looked up for
+    plan = plan_fetch([train("1abc_A")], nobody, tmp_path, downloader=downloader)
+    with pytest.raises(InputError, match=r"http://a\.\.b"):
+        plan.check(tmp_path)
+    fill(site, "1abc_A")
+    both = settings("http://a..b", site.url)
+    assert plan_fetch([train("1abc_A")], both, tmp_path, downloader=downloader).num_bytes > 0
+
+
 def test_local_mirrors_are_looked_into(demo: Path, tmp_path: Path) -> None:
     data = settings(str(demo / "mirror/wwpdb"))
     plan = plan_fetch([train("5pti_A"), train("9non_A")], data, tmp_path, only="structures")

@@ -51,6 +51,15 @@ def test_the_query_alone_serves_chains_without(layout: str, tmp_path: Path) -> N
     assert [p for p in queries.rglob("*") if p.is_file()] == [path]
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_template_hits_are_found_in_a_folder_of_any_name(layout: str, tmp_path: Path) -> None:
+    given = tmp_path / "a3m_of_mine"
+    _write(given, layout, "1abc_A", "own")
+    _write(given, layout, "1abc_A", "pdb70_hits", "hhr")
+    found = find_alignments(SEQUENCES, given, tmp_path / "own", query_alone=False)
+    assert found.data["template_hits"] == "pdb70_hits"
+
+
 def test_without_a_folder_all_have_the_query_alone(tmp_path: Path) -> None:
     found = find_alignments(SEQUENCES, None, tmp_path, query_alone=True)
     assert (found.num_queries, found.data["template_hits"]) == (2, None)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from tests.example import check_contract
 
 from scalefold.config import load_config, make_config
-from scalefold.features.contract import validate
 from scalefold.features.pipeline import selected_features, training_features
 from scalefold.features.query import Query
 from scalefold.features.selection import prediction_selection
@@ -66,7 +66,7 @@ def whole(sample, config):
 
 
 def check(features, expected_sizes):
-    validate(features, expected_sizes)
+    check_contract(features, expected_sizes)
     for name, tensor in features.items():
         if tensor.is_floating_point():
             assert torch.isfinite(tensor).all(), name

@@ -7,9 +7,9 @@ from itertools import islice
 
 import pytest
 import torch
+from tests.example import check_contract
 
 from scalefold.errors import InputError
-from scalefold.features.contract import validate
 from scalefold.features.pipeline import training_features
 from scalefold.loader import waiting, worker
 from scalefold.loader.loader import TrainingLoader
@@ -58,7 +58,7 @@ def test_batches(reader_type, loader_config):
         for draw, key, passes in zip(batch.draws, batch.chain_keys, batch.samples, strict=True):
             assert len(passes) == batch.recycling + 1
             for features in passes:
-                validate(features, SIZES)
+                check_contract(features, SIZES)
             numbers = range(len(passes))
             alone = training_features(reader.sample(key), config.features, 11, draw, numbers)
             same_samples([passes], [alone])

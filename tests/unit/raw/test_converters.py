@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from scalefold.errors import InputError
+from scalefold.raw import alphafold_features
 from scalefold.raw.a3m import parse_a3m
 from scalefold.raw.alphafold_features import HHBLITS_LETTERS, features_to_a3m
 from scalefold.raw.openfold_database import database_indices, unpack_database
@@ -188,3 +189,13 @@ def test_other_pickles_are_refused(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"features\.pkl"):
         features_to_a3m(path)
+
+
+def test_features_that_are_too_large_are_no_matter_of_a_limit_of_structures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alphafold_features, "MAX_BYTES", 10)
+    (tmp_path / "features.pkl").write_bytes(bytes(11))
+    with pytest.raises(InputError, match="unpacked") as refused:
+        features_to_a3m(tmp_path / "features.pkl")
+    assert "max_structure_megabytes" not in str(refused.value)

@@ -93,6 +93,14 @@ def test_refuses_folders_without_alignments(tmp_path: Path) -> None:
         alignments_of_folder(tmp_path)
 
 
+def test_of_two_forms_of_an_alignment_a3m_is_taken(tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}.a3m").write_text(">q\nACD\n")
+        (tmp_path / f"{number}.sto").write_text("# STOCKHOLM 1.0\nq CCC\n//\n")
+    contents = {item.read() for item in alignments_of_folder(tmp_path)}
+    assert contents == {b">q\nACD\n"}
+
+
 def test_names_an_entry_that_a_part_lacks(database: Path, tmp_path: Path) -> None:
     for path in database.parent.glob("demo_*"):
         shutil.copy(path, tmp_path / path.name)

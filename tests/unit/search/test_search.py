@@ -113,6 +113,19 @@ def test_other_settings_are_searched_again(tmp_path: Path, programs: _Programs) 
     assert len(programs.runs) == 6
 
 
+def test_results_of_steps_that_are_gone_are_not_packed(tmp_path: Path, programs: _Programs) -> None:
+    folder = tmp_path / "alignments/one_A/a3m"
+    folder.mkdir(parents=True)
+    (folder / "mgnify_hits.a3m").write_text(f">fetched\n{SEQUENCE}\n")
+    search(RECORDS[:1], _config(steps=STEPS), tmp_path)
+    search(RECORDS[:1], _config(steps=STEPS[1:]), tmp_path)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"bfd_uniclust_hits.a3m", "mgnify_hits.a3m"}
+    (folder / "bfd_uniclust_hits.a3m").write_text(f">fetched later\n{SEQUENCE}\n")
+    search(RECORDS[:1], _config(steps=STEPS[:1]), tmp_path)
+    assert (folder / "bfd_uniclust_hits.a3m").read_text().startswith(">fetched later")
+
+
 @pytest.mark.parametrize(
     ("tool", "told_by"),
     [("jackhmmer", "db"), ("hhblits", "db_cs219.ffindex"), ("mmseqs", "db.index")],

@@ -86,7 +86,7 @@ def test_accumulated_samples_equal_the_batch_and_torchs_update(
     # One sample at a time or two at once: other orders of float32 sums, nothing more.
     torch.testing.assert_close(columns["loss"].mean(), loss.float(), rtol=1e-5, atol=0)
     torch.testing.assert_close(numbers.gradient_norm, norm, rtol=1e-4, atol=0)
-    for name, moment in parts.parameters.by_name(parts.optimiser.first_moment).items():
+    for name, moment in parts.parameters.by_name(parts.state.optimiser.first_moment).items():
         expected = 0.1 * _gradient(plain, name)  # clipped in place
         torch.testing.assert_close(moment, expected, rtol=1e-3, atol=1e-7, msg=name)
     # Where the gradient is tiny, its rounding decides the sign of Adam's first update: compare
@@ -114,7 +114,7 @@ def test_each_samples_gradient_is_clipped(micro: Config, shards: Path) -> None:
     numbers = parts.step(samples, 1e-3)
     columns = dict(zip(numbers.names, numbers.per_sample.T))
     torch.testing.assert_close(columns["grad_norm"], torch.stack(norms), rtol=1e-4, atol=0)
-    found = parts.optimiser.first_moment / 0.1
+    found = parts.state.optimiser.first_moment / 0.1
     assert flat_norm(found - expected) < 1e-4 * flat_norm(expected)
 
 
@@ -162,7 +162,7 @@ def test_bf16_trains_like_fp32_within_its_rounding(
         numbers = parts.step(_samples(config, shards, 1), 1e-3)
         assert numbers.finite
         assert parts.parameters.master.dtype == torch.float32
-        assert parts.optimiser.first_moment.dtype == torch.float32
+        assert parts.state.optimiser.first_moment.dtype == torch.float32
         columns = dict(zip(numbers.names, numbers.per_sample.T))
         losses[precision] = columns["loss"]
     # A few dozen operations in a row, each rounding by 2^-9: some per cent.
