@@ -186,6 +186,7 @@ def predict(
             predictors.device,
             tolerance_angstrom=early_stop,
             refused=refused,
+            others=part is None,
             console=console,
             predictors=predictors,
         )

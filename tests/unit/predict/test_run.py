@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,26 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(fasta, checkpoint, tmp_
     assert "recycling was 3 and is 0" in line
     assert "2 in number" in line
     assert (done / "prediction.json").stat().st_mtime_ns == before
+
+
+def test_the_tables_keep_what_the_folder_has(fasta, shards, checkpoint, tmp_path):
+    shutil.copytree(ALIGNMENTS, alignments := tmp_path / "alignments")
+    words = ["--alignments", alignments, "-w", checkpoint, "--out", out := tmp_path / "out"]
+    predict(fasta, *words)
+    before, sequence = table(out), ShardReader(shards).chain("5pti_A").sequence
+    with next((alignments / "5pti_A/a3m").iterdir()).open("a") as file:
+        file.write(f">more\n{sequence}\n")
+    one = tmp_path / "one.fasta"
+    one.write_text(f">5pti_A\n{sequence}\n")
+    predict(one, *words, code=2)
+    after = table(out)
+    assert [(name, row["fate"]) for name, row in after.items()] == [
+        ("5pti_A", "failed"), ("1a8o_A", "there"),
+    ]  # fmt: skip
+    assert "alignment" in after["5pti_A"]["reason"]
+    for name, row in after.items():
+        assert row["mean_plddt"] == before[name]["mean_plddt"]
+    assert (out / "predictions.html").read_text("utf-8").count("<article") == 2
 
 
 def test_settings_of_evaluations_alone_do_not_concern_predictions(fasta, checkpoint, tmp_path):
