@@ -1,6 +1,13 @@
 # The report of each training run: one HTML file that opens offline, and the same numbers as JSON.
 
 
+onsuccess:
+    # Once for the whole run: the jobs of a cluster have no hooks.
+    for job in workflow.dag.finished_jobs:
+        if job.name == "report":
+            logger.info(f"Report: {job.output.html}")
+
+
 rule report:
     input:
         evaluations=lambda wildcards: evaluations(key_of(wildcards)),
