@@ -207,18 +207,9 @@ def _checkpoints(config: Config) -> str:
 
 def checkpoint_bytes(config: Config) -> int:
     """Return the size of a checkpoint."""
+    from scalefold.engine.memory import num_parameters
+
     return _BYTES_A_PARAMETER * num_parameters(config)
-
-
-def num_parameters(config: Config) -> int:
-    """Return the number of the model's parameters."""
-    import torch
-
-    from scalefold.model.alphafold import AlphaFold
-
-    with torch.device("meta"):
-        model = AlphaFold(config.model)
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _called(stage: str) -> str:
