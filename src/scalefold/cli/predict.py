@@ -179,6 +179,8 @@ def predict(
             assert fasta is not None
             records, refused = _of_fasta(fasta, number, parts)
             targets = fasta_targets(records, alignments, members[0].config.shards)
+        if not targets and part is None:
+            raise InputError(f"{fasta or shards}: nothing in it can be predicted, as said above")
         outcomes = predict_targets(
             targets,
             members,

@@ -158,6 +158,14 @@ def test_bad_records_are_listed_and_the_rest_goes_on(fasta, checkpoint, tmp_path
     assert "2 of 6" in result.output
 
 
+@pytest.mark.parametrize("content", ["", "\n", ">name\n", ">stop\nMKV*\n"])
+def test_a_file_without_a_usable_sequence_leaves_no_tables(content, checkpoint, tmp_path):
+    empty = tmp_path / "empty.fasta"
+    empty.write_text(content)
+    predict(empty, "--query-alone", "-w", checkpoint, "--out", tmp_path / "out", code=2)
+    assert not (tmp_path / "out").exists()
+
+
 def test_alphafolds_models_are_an_ensemble(fasta, write_alphafold, micro_overrides, tmp_path):
     override = tmp_path / "micro.yaml"
     presets = ["model_1_ptm", "model_3_ptm", "model_4_ptm"]
