@@ -148,6 +148,10 @@ def predict(
     ):
         if path is not None:
             check_there(path, what)
+    if alignments is not None and not alignments.is_dir():
+        raise InputError(
+            f"--alignments {alignments}: is no folder. Name one that has a folder for each name"
+        )
     overrides = _overrides(set_, recycling)
     given = _given(preset, config, overrides)
     number, parts = (0, 1) if part is None else parse_part(part)

@@ -70,11 +70,9 @@ def _lacking(
                 "has another; `scalefold convert` writes all as .cif.gz:" + listed(formats, 3)
             )
     if alignments:
-        fate = (
-            "are searched"
-            if config.search is not None
-            else "are set aside unless an identical chain's alignments serve them"
-        )
+        fate = "are set aside unless an identical chain's alignments serve them"
+        if config.search is not None:
+            fate = "are searched" if config.search.steps else "are used without"
         yield (
             f"alignments: the mirrors have none for {_by_split(alignments)}; these {fate}: "
             f"{_first_keys(alignments)}"

@@ -235,6 +235,7 @@ def test_options_that_contradict_are_refused(fasta, shards, checkpoint, tmp_path
         [fasta, "--shards", shards],
         [fasta, "--query-alone", "--alignments", ALIGNMENTS],
         [fasta, "--query-alone", "--chain", "5pti_A"],
+        [fasta, "--alignments", fasta],
         [fasta, "--query-alone", "--preset", "tiny", "-c", "x.yaml"],
         [fasta, "--query-alone", "--preset", "tiny"],  # the checkpoint says its own
         ["--shards", shards, "--query-alone"],
