@@ -60,7 +60,6 @@ help:
 
 demo: $(VENV)/.installed
 	$(SNAKEMAKE) --profile local --configfile demo/config.yaml
-	@echo "Report: results/demo/report.html"
 
 demo-finetune: $(VENV)/.installed
 	@# The given weights: the demo's model after a short training run.

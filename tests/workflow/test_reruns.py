@@ -59,6 +59,8 @@ def test_whole_run(finished) -> None:
     workflow, output = finished
     run = workflow.run
     assert "step 2/2" in output  # progress of training is shown
+    _, end = output.split("(100%) done")
+    assert "results/micro/report.html" in end
     assert {"report.html", "report.json"} <= {path.name for path in run.iterdir()}
     assert (workflow.training() / "step-00000002/averaged.pt").is_file()
     assert (workflow.training() / "metrics.jsonl").is_file()
@@ -202,7 +204,8 @@ def test_report_is_made_again_for_real(workflow) -> None:
 
 
 def test_another_seed_is_another_training_and_the_way_back_is_free(workflow) -> None:
-    workflow.succeed("--config", "seed=1", "--until", "train")
+    output = workflow.succeed("--config", "seed=1", "--until", "train")
+    assert "report.html" not in output
     first, second = (workflow.training(seed=seed) / "step-00000002/weights.pt" for seed in (0, 1))
     assert first.read_bytes() != second.read_bytes()
     assert workflow.planned() == {}

@@ -1,6 +1,16 @@
 # The report of each training run: one HTML file that opens offline, and the same numbers as JSON.
 
 
+STARTED = time.time()
+
+
+onsuccess:
+    # Once for the whole run: the jobs of a cluster have no hooks.
+    for html in expand(f"{RUN}/report{{of}}.html", of=REPORTS):
+        if os.path.isfile(html) and os.path.getmtime(html) >= STARTED:
+            logger.info(f"Report: {html}")
+
+
 rule report:
     input:
         evaluations=lambda wildcards: evaluations(key_of(wildcards)),

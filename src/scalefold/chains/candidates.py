@@ -28,6 +28,8 @@ class Candidate:
         Of the entry.
     resolution
         Of the entry, Å.
+    num_observed
+        Residues with atoms.
     listed
         Whether it may be listed. Other chains only help to find entities.
     """
@@ -40,12 +42,20 @@ class Candidate:
     resolution: float | None = None
     method: str | None = None
     cluster: str | None = None
+    num_observed: int | None = None
     listed: bool = False
 
     @property
     def entry_id(self) -> str:
         """Lower-case entry id."""
         return entry_of(self.chain_key)
+
+    @property
+    def is_mostly_unobserved(self) -> bool:
+        """Whether fewer than half of its residues are known to have atoms."""
+        if self.sequence is None or self.num_observed is None:
+            return False
+        return 2 * self.num_observed < len(self.sequence)
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -62,6 +72,7 @@ class Candidate:
         self.resolution = self.resolution or other.resolution
         self.method = self.method or other.method
         self.cluster = self.cluster or other.cluster
+        self.num_observed = self.num_observed or other.num_observed
 
 
 class SkippedEntries:

@@ -126,4 +126,5 @@ def _candidates(outline: Outline) -> Iterator[Candidate]:
             outline.release_date,
             outline.resolution,
             outline.method or None,
+            num_observed=chain.num_observed,
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scalefold.cli.options import checked_file
-from scalefold.errors import InputError
+from scalefold.errors import InputError, first_few
 
 if TYPE_CHECKING:
     from scalefold.chains.make import ChainList
@@ -200,6 +200,18 @@ def _say(made: ChainList, what: str) -> None:
             f"clusters: {made.assigned.by_entity:,} chains by entity, "
             f"{made.assigned.by_sequence:,} by equal sequences, {made.assigned.ambiguous:,} "
             "ambiguous and so without"
+        )
+    unobserved = [
+        key
+        for key, split in made.choice.splits.items()
+        if split == "validation" and made.chains[key].is_mostly_unobserved
+    ]
+    if unobserved:
+        typer.echo(
+            f"warning: validation chains without atoms for most of their residues: "
+            f"{first_few(unobserved)}. Their scores say little: take these structures out, or "
+            "choose other chains by --validation-list",
+            err=True,
         )
     if made.num_relatives:
         typer.echo(

@@ -249,8 +249,8 @@ def schema(
 
 @app.command()
 def presets() -> None:
-    """List the values that [cyan]preset:[/] can have."""
-    from scalefold.config import preset_names
+    """List the values that [cyan]preset:[/] can have, and what each is for."""
+    from scalefold.config import preset_descriptions
 
-    for name in preset_names():
-        typer.echo(name)
+    for name, about in preset_descriptions().items():
+        typer.echo(f"{name:<18}{about}")

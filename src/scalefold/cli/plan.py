@@ -99,6 +99,7 @@ def plan(
         else preset_config(preset or _PRESET, parse_overrides(set_ or []))
     )
 
+    from scalefold.cli.logs import log_to_stderr
     from scalefold.ops.kernels import triton_version
     from scalefold.plan.calibration import Calibration
     from scalefold.plan.rows import Planner
@@ -119,7 +120,7 @@ def plan(
             "pip install triton",
             err=True,
         )
-    typer.echo("counting what no record says takes up to four minutes", err=True)
+    log_to_stderr()
     planner = Planner(settings, cluster, known)
     rows = [planner.fastest(number) for number in gpus or _GPUS]
     if gpus and len(gpus) == 1:

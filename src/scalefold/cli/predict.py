@@ -148,6 +148,10 @@ def predict(
     ):
         if path is not None:
             check_there(path, what)
+    if alignments is not None and not alignments.is_dir():
+        raise InputError(
+            f"--alignments {alignments}: is no folder. Name one that has a folder for each name"
+        )
     overrides = _overrides(set_, recycling)
     given = _given(preset, config, overrides)
     number, parts = (0, 1) if part is None else parse_part(part)
@@ -179,6 +183,8 @@ def predict(
             assert fasta is not None
             records, refused = _of_fasta(fasta, number, parts)
             targets = fasta_targets(records, alignments, members[0].config.shards)
+        if not targets and part is None:
+            raise InputError(f"{fasta or shards}: nothing in it can be predicted, as said above")
         outcomes = predict_targets(
             targets,
             members,
@@ -186,6 +192,7 @@ def predict(
             predictors.device,
             tolerance_angstrom=early_stop,
             refused=refused,
+            others=part is None,
             console=console,
             predictors=predictors,
         )

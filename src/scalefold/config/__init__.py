@@ -13,6 +13,7 @@ from scalefold.config.load import (
     load_config,
     make_config,
     preset_config,
+    preset_descriptions,
     preset_model,
     preset_names,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "load_stages",
     "make_config",
     "preset_config",
+    "preset_descriptions",
     "preset_model",
     "preset_names",
     "run_key",

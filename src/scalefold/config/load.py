@@ -113,12 +113,18 @@ def preset_names() -> list[str]:
     return list(_presets())
 
 
+def preset_descriptions() -> dict[str, str]:
+    """What each preset is for, by name."""
+    return {name: tree["about"] for name, tree in _presets().items()}
+
+
 def preset_tree(name: str) -> Tree:
     """The settings of a preset, with those it extends."""
     presets = _presets()
     if name not in presets:
         raise InputError(f"preset: {name!r} is not known{_nearest(name, presets)}")
     own = dict(presets[name])
+    own.pop("about")
     parent = own.pop("extends", None)
     return merge(preset_tree(parent), own) if parent else own
 

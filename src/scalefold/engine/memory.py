@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from scalefold.config.schema import Config
 from scalefold.engine.activation_checkpointing import ActivationCheckpointing
@@ -131,11 +130,21 @@ def peak_bytes(
     ``degree`` is the number of ranks that share the sample, ``owners`` that of those that divide
     the optimiser's state.
     """
-    with FakeTensorMode():
-        parameters = sum(p.numel() for p in AlphaFold(config.model).parameters())
+    passing = pass_memory(config, ops, checkpointing, degree).peak
+    return passing + state_bytes(config, checkpointing, owners)
+
+
+def state_bytes(config: Config, checkpointing: ActivationCheckpointing, owners: int) -> int:
+    """Memory of the parameters and their optimiser, see `peak_bytes`."""
     divided = 0 if checkpointing == "offload" else _BYTES_DIVIDED // owners
-    state = parameters * (_BYTES_A_PARAMETER + divided)
-    return pass_memory(config, ops, checkpointing, degree).peak + state
+    return num_parameters(config) * (_BYTES_A_PARAMETER + divided)
+
+
+def num_parameters(config: Config) -> int:
+    """Return the number of the model's parameters."""
+    with torch.device("meta"):
+        model = AlphaFold(config.model)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _gib(size: int) -> str:

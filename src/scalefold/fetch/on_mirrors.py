@@ -123,12 +123,14 @@ def absent_files(
     return [places[0] for kind, places in expected.items() if kind not in found]
 
 
-def lacking_files(chains: Sequence[ChainRow], data: DataConfig) -> list[ChainRow] | None:
-    """Return the chains without a structure or without an alignment on the mirrors.
+def lacking_files(
+    chains: Sequence[ChainRow], data: DataConfig, only: Kind
+) -> list[ChainRow] | None:
+    """Return the chains without a structure, or without any alignment, on the mirrors.
 
     None if one mirror cannot be looked into: one on the web, or a missing folder.
     """
-    has_files = _completeness(chains, data)
+    has_files = _completeness(chains, data, only)
     return None if has_files is None else [row for row in chains if not has_files(row)]
 
 

@@ -79,10 +79,8 @@ def _counted(
     ):
         templates = model.embed_templates(given)
         embedding = ranks.sent.copy()
-        with torch.no_grad():
-            model(given, previous, templates)
-        further = ranks.sent - embedding
         outputs, _ = model(given, previous, templates)
+        further = ranks.sent - embedding  # those of a pass without gradients
         loss, _ = total_loss(outputs, given, config.loss)
         torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-    return ranks.sent - further, further
+    return ranks.sent, further

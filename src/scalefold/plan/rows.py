@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -9,12 +10,15 @@ from typing import Final
 
 from scalefold.config.schema import Config
 from scalefold.engine.activation_checkpointing import ActivationCheckpointing
-from scalefold.engine.memory import MODES, peak_bytes, with_reserve
+from scalefold.engine.memory import MODES, state_bytes, with_reserve
+from scalefold.engine.pass_memory import pass_memory
 from scalefold.errors import InputError
 from scalefold.ops import TORCH
 from scalefold.ops.kernels import kernel_ops, triton_version
 from scalefold.plan.calibration import Calibration
 from scalefold.plan.timing import Cluster, Timing
+
+logger = logging.getLogger(__name__)
 
 DEGREES: Final = (1, 2, 4, 8)
 
@@ -122,5 +126,11 @@ class Planner:
         """The most bytes of memory in each GPU: recorded, or else counted."""
         if owners == 1 and (gib := self._timing.recorded_gib(mode, dap)):
             return int(gib * 2**30)
+        return self._pass(mode, dap) + state_bytes(self._config, mode, owners)
+
+    @cache  # noqa: B019 - as long as the plan
+    def _pass(self, mode: ActivationCheckpointing, dap: int) -> int:
+        """Bytes of a pass, which do not depend on the number of GPUs."""
+        logger.info("counting the memory of DAP %d with recomputation %s", dap, mode)
         ops = kernel_ops() if triton_version() else TORCH
-        return peak_bytes(self._config, ops, mode, dap, owners)
+        return pass_memory(self._config, ops, mode, dap).peak

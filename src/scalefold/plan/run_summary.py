@@ -39,36 +39,52 @@ def run_summary(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Ite
     """
     config = next(iter(stages.values()))
     yield f"chains: {_by_split(chains)}"
-    lacking = lacking_files(chains, config.data)
-    searched = config.search is not None
-    if lacking is None:
-        yield "files: a mirror is on the web; fetching says which chains lack files"
-    elif lacking:
-        fate = (
-            "; these are searched"
-            if searched
-            else "; unless an identical chain's alignments serve them, they are set aside"
-        )
-        yield (
-            f"files: {_by_split(lacking)} lack a structure or all alignments{fate}: "
-            f"{first_few([row.chain_key for row in lacking])}"
-        )
-        if formats := other_formats(lacking, config.data):
-            yield (
-                f"formats: a run reads structures of one, and {counted(len(formats), 'file')} "
-                "has another; `scalefold convert` writes all as .cif.gz:" + listed(formats, 3)
-            )
-    else:
-        yield "files: all listed chains have the files that they need"
+    structures = lacking_files(chains, config.data, "structures")
+    alignments = lacking_files(chains, config.data, "alignments")
+    yield from _lacking(config, structures, alignments)
     buckets = num_buckets(config, chains)
     yield f"jobs of a whole run: {num_jobs(stages, buckets)}, with {counted(buckets, 'bucket')}"
-    unused = set() if searched else {row.chain_key for row in lacking or ()}
+    rejected = [*(structures or ()), *(alignments or () if config.search is None else ())]
+    unused = {row.chain_key for row in rejected}
     to_train_on = sum(row.split == "train" and row.chain_key not in unused for row in chains)
     for name, stage in stages.items():
         yield f"{_called(name)}training: {_training(stage, to_train_on)}"
     for name, stage in stages.items():
         yield f"{_called(name)}hours: {_hours(stage)}"
         yield f"{_called(name)}checkpoints: {_checkpoints(stage)}"
+
+
+def _lacking(
+    config: Config, structures: list[ChainRow] | None, alignments: list[ChainRow] | None
+) -> Iterator[str]:
+    """Say which chains have no structure, and which no alignment, as far as it is known."""
+    if structures:
+        yield (
+            f"structures: the mirrors have none for {_by_split(structures)}; these are set aside: "
+            f"{_first_keys(structures)}. Correct these names in {config.data.chains}, or bring the "
+            "files"
+        )
+        if formats := other_formats(structures, config.data):
+            yield (
+                f"formats: a run reads structures of one, and {counted(len(formats), 'file')} "
+                "has another; `scalefold convert` writes all as .cif.gz:" + listed(formats, 3)
+            )
+    if alignments:
+        fate = "are set aside unless an identical chain's alignments serve them"
+        if config.search is not None:
+            fate = "are searched" if config.search.steps else "are used without"
+        yield (
+            f"alignments: the mirrors have none for {_by_split(alignments)}; these {fate}: "
+            f"{_first_keys(alignments)}"
+        )
+    if structures is None or alignments is None:
+        yield "files: a mirror is on the web; fetching says which chains lack files"
+    elif not structures and not alignments:
+        yield "files: all listed chains have the files that they need"
+
+
+def _first_keys(chains: Sequence[ChainRow]) -> str:
+    return first_few([row.chain_key for row in chains])
 
 
 def num_buckets(config: Config, chains: Sequence[ChainRow]) -> int:
@@ -189,18 +205,9 @@ def _checkpoints(config: Config) -> str:
 
 def checkpoint_bytes(config: Config) -> int:
     """Return the size of a checkpoint."""
+    from scalefold.engine.memory import num_parameters
+
     return _BYTES_A_PARAMETER * num_parameters(config)
-
-
-def num_parameters(config: Config) -> int:
-    """Return the number of the model's parameters."""
-    import torch
-
-    from scalefold.model.alphafold import AlphaFold
-
-    with torch.device("meta"):
-        model = AlphaFold(config.model)
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _called(stage: str) -> str:

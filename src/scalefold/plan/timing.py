@@ -8,6 +8,7 @@ each other. Then all GPUs sum up their gradients, and wait for the slowest loade
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,11 +19,13 @@ import numpy as np
 
 from scalefold.config.schema import Config
 from scalefold.engine.activation_checkpointing import ActivationCheckpointing
+from scalefold.engine.memory import num_parameters
 from scalefold.errors import InputError
 from scalefold.parallel.buckets import BUCKET_ELEMENTS
 from scalefold.plan.calibration import SIZES, Calibration, Step, fitted
 from scalefold.plan.exchanges import Exchanges, count_exchanges
-from scalefold.plan.run_summary import num_parameters
+
+logger = logging.getLogger(__name__)
 
 _GRADIENT_BYTES: Final = 4
 _COUNTED_DEGREE: Final = 8
@@ -175,6 +178,7 @@ class Timing:
     def _counted(
         self, sizes: tuple[int, ...], mode: ActivationCheckpointing
     ) -> tuple[Exchanges, Exchanges]:
+        logger.info("counting the exchanges of DAP with recomputation %s, crop %d", mode, sizes[0])
         features = self._config.features.model_copy(update=dict(zip(SIZES, sizes)))
         config = self._config.model_copy(update={"features": features})
         return count_exchanges(config, mode, _COUNTED_DEGREE)

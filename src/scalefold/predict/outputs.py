@@ -161,6 +161,15 @@ def read_record(out: Path, target: Target, made_from: Mapping[str, Any]) -> dict
     return record
 
 
+def former_record(folder: Path) -> dict[str, Any] | None:
+    """Return the record of a folder, whatever it was made from; None if it has none."""
+    try:
+        record: dict[str, Any] = json.loads((folder / RECORD_FILE).read_text("utf-8"))
+        return record if record["format"] == FORMAT else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
 def _write_model(folder: Path, name: str, aatype: Tensor, ranked: Ranked) -> dict[str, Any]:
     prediction, about = ranked.prediction, ranked.member.about()
     pae_file = f"{ranked.stem}.pae.json" if prediction.pae is not None else None

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -28,7 +28,13 @@ from scalefold.io.case_collisions import check_case_collisions
 from scalefold.predict.ensemble import Ensemble, Key
 from scalefold.predict.features_ahead import made_ahead
 from scalefold.predict.members import Member
-from scalefold.predict.outputs import check_settings, read_record, write_target
+from scalefold.predict.outputs import (
+    RECORD_FILE,
+    check_settings,
+    former_record,
+    read_record,
+    write_target,
+)
 from scalefold.predict.predictor import choose_precision, memory_explained, not_finite
 from scalefold.predict.ranking import rank
 from scalefold.predict.shared_chain import SharedPredictors
@@ -57,7 +63,8 @@ class Outcome:
     fate : str
         ``predicted``, ``there`` (before this run), or ``failed``.
     record : dict or None
-        See `scalefold.predict.outputs`.
+        Of the prediction that the folder has, see `scalefold.predict.outputs`. Where the target
+        failed, it is of another sequence or alignment.
     """
 
     name: str
@@ -85,6 +92,7 @@ def predict_targets(
     *,
     tolerance_angstrom: float = 0.0,
     refused: Sequence[Outcome] = (),
+    others: bool = True,
     console: Console | None = None,
     predictors: SharedPredictors | None = None,
 ) -> list[Outcome]:
@@ -106,6 +114,8 @@ def predict_targets(
         Recycling ends when it moves atoms less than this; 0: all passes are made.
     refused : sequence of Outcome
         Go into the table too.
+    others : bool
+        Whether other predictions that the folder has go into the table too.
     console : Console, optional
         For the progress bar; default standard error.
     predictors : SharedPredictors, optional
@@ -114,7 +124,7 @@ def predict_targets(
     Returns
     -------
     list of Outcome
-        In the order of ``targets``, then those refused before.
+        The table: in the order of ``targets``, then those refused before, then others.
 
     Raises
     ------
@@ -138,9 +148,24 @@ def predict_targets(
 
             work.run(sorted(targets, key=lambda target: target.length), settle)
     finally:
-        settled = [outcomes[t.name] for t in targets if t.name in outcomes] + list(refused)
+        settled = [outcomes[t.name] for t in targets if t.name in outcomes]
+        settled = [one if one.record else _with_former(one, out) for one in settled]
+        settled += refused
+        if others:
+            settled += _others(out, {outcome.name for outcome in settled})
         write_table(out / SUMMARY_FILE, COLUMNS, (outcome.row() for outcome in settled))
     return settled
+
+
+def _with_former(outcome: Outcome, out: Path) -> Outcome:
+    return replace(outcome, record=former_record(out / outcome.name))
+
+
+def _others(out: Path, names: set[str]) -> Iterator[Outcome]:
+    """Predictions that the folder has under other names."""
+    for folder in sorted(path.parent for path in out.glob(f"[!.]*/{RECORD_FILE}")):
+        if folder.name not in names and (record := former_record(folder)):
+            yield Outcome(folder.name, record["length"], "there", record=record)
 
 
 @dataclass(frozen=True)

@@ -126,10 +126,14 @@ def _files(alignments: Path, name: str) -> list[Path]:
         if files := list((alignments / layout.format(name)).glob("*.a3m")):
             return sorted(files, key=lambda path: source_order(path.stem))
     places = ", ".join(f"{layout.format(name)}/*.a3m" for layout in _LAYOUTS)
+    fix = (
+        f"Move {name}.a3m into a folder {name}"
+        if (alignments / f"{name}.a3m").is_file()
+        else "Bring it there, as `scalefold search` and `scalefold fetch` lay it out"
+    )
     raise InputError(
-        f"{alignments}: has no alignment of {name}; looked for {places}. Bring it there, as "
-        "`scalefold search` and `scalefold fetch` lay it out, or predict from the query alone "
-        "(--query-alone)"
+        f"{alignments}: has no alignment of {name}; looked for {places}. {fix}, or predict from "
+        "the query alone (--query-alone)"
     )
 
 

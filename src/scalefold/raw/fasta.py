@@ -19,6 +19,12 @@ _MAX_RESIDUES: Final = 20_000
 # Folders and files get these names. UniProt's titles have bars: sp|P00974|BPT1_BOVIN.
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+|:=,@-]{0,119}")
 _ODD: Final = re.compile(r"[^A-Za-z\s]")
+_MEANINGS: Final = {
+    "*": " (a stop)",
+    "-": " (a gap)",
+    ".": " (a gap)",
+    ":": " (joins the chains of a complex, but each record is one chain)",
+}
 _BASES: Final = frozenset("ACGTUN")
 _FEWEST_BASES: Final = 20  # shorter ones may well be peptides
 _SHOWN: Final = 40
@@ -163,7 +169,7 @@ def _sequence_reason(letters: str) -> str | None:
         return "has no sequence: add it, or remove the record"
     odd = _ODD.search(letters)
     if odd is not None:
-        what = {"*": " (a stop)", "-": " (a gap)", ".": " (a gap)"}.get(odd[0], "")
+        what = _MEANINGS.get(odd[0], "")
         return (
             f"residue {odd.start() + 1} is {odd[0]!r}{what}, expected a letter: correct or "
             "remove it"

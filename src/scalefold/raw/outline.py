@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from scalefold.raw.mmcif_facts import EntryFacts, entry_name, protein_monomers, 
 from scalefold.raw.own_structures import GEMMI_ERRORS
 
 _ATOMS: Final = re.compile(rb"\nloop_[ \t\r]*\n_atom_site\..*?\n#", re.DOTALL)
-_SCHEME: Final = ("asym_id", "pdb_strand_id", "entity_id", "auth_mon_id")
+_SCHEME: Final = ("asym_id", "pdb_strand_id", "entity_id", "auth_mon_id", "seq_id")
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class NamedChain:
         Number of the entity in its entry, ``None`` if the file states none.
     sequence
         One-letter codes, as :class:`scalefold.raw.mmcif.Chain` has them.
+    num_observed
+        Residues with atoms.
     """
 
     chain_key: str
@@ -42,6 +44,7 @@ class NamedChain:
     auth_asym_id: str
     entity: str | None
     sequence: str
+    num_observed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +65,9 @@ def read_outline(path: Path) -> Outline:
             return outline
     entry = read_entry(path)
     chains = tuple(
-        NamedChain(c.chain_key, c.label_asym_id, c.auth_asym_id, None, c.sequence)
+        NamedChain(c.chain_key, c.label_asym_id, c.auth_asym_id, None, c.sequence, number)
         for c in entry.chains
+        for number in (int(c.atom_mask.any(1).sum()),)
     )
     return Outline(entry.entry_id, entry.method, entry.resolution, entry.release_date, chains)
 
@@ -84,19 +88,27 @@ def _outline(block: gemmi.cif.Block, path: Path) -> Outline | None:
     source = str(path)
     entry_id = entry_name(block, path.name.partition(".")[0]).lower()
     chains = tuple(
-        NamedChain(f"{entry_id}_{auth}", label, auth, entity, "".join(map(parent, names.values())))
+        NamedChain(f"{entry_id}_{auth}", label, auth, entity, _letters(names), number)
         for label, names in protein_monomers(block, source).items()
-        for auth, entity in observed.get(label, ())
+        for auth, entity, number in observed.get(label, ())
     )
     if not chains:
         return None
     return Outline(**vars(read_facts(block, entry_id, source)), chains=chains)
 
 
-def _observed(scheme: Iterable[Iterable[str]]) -> dict[str, list[tuple[str, str]]]:
-    """Return (author chain, entity) of each label_asym_id that has a residue with atoms."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for label, auth, entity, residue in scheme:
-        if residue not in ABSENT and label not in found:
-            found[label] = [(gemmi.cif.as_string(auth), gemmi.cif.as_string(entity))]
-    return {gemmi.cif.as_string(label): names for label, names in found.items()}
+def _letters(names: Mapping[int, str]) -> str:
+    return "".join(map(parent, names.values()))
+
+
+def _observed(scheme: Iterable[Iterable[str]]) -> dict[str, list[tuple[str, str, int]]]:
+    """Return (author chain, entity, residues with atoms) of each label_asym_id that has some."""
+    residues: dict[tuple[str, str, str], set[str]] = {}
+    for label, auth, entity, residue, number in scheme:
+        if residue not in ABSENT:
+            residues.setdefault((label, auth, entity), set()).add(number)
+    text = gemmi.cif.as_string
+    found: dict[str, list[tuple[str, str, int]]] = {}
+    for (label, auth, entity), numbers in residues.items():
+        found.setdefault(text(label), [(text(auth), text(entity), len(numbers))])
+    return found

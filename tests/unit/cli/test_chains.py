@@ -45,6 +45,23 @@ def test_open_protein_set_with_structures(tmp_path: Path) -> None:
     assert "release date unknown" in result.output
 
 
+def test_a_validation_chain_without_most_of_its_atoms_is_warned_of(tmp_path: Path) -> None:
+    for entry, left in (("5pti", 10), ("1ay7", None)):
+        structure = gemmi.read_structure(str(next((MIRROR / "wwpdb").rglob(f"{entry}.cif.gz"))))
+        structure.remove_ligands_and_waters()
+        if left is not None:
+            del structure[0][0][left:]  # the sequence stays as it is
+        structure.make_mmcif_document().write_file(str(tmp_path / f"{entry}.cif"))
+    for held_out in ("5pti_A", "1ay7_B"):
+        (named := tmp_path / "named.txt").write_text(held_out)
+        result = run(
+            "chains", str(tmp_path), "--clusters", "none", "--validation-list", str(named),
+            "-o", str(tmp_path / "chains.tsv"),
+        )  # fmt: skip
+        assert result.exit_code == 0, result.output
+        assert ("warning" in result.stderr) == (held_out == "5pti_A"), result.stderr
+
+
 def test_structures_date_a_list_that_has_no_dates(tmp_path: Path) -> None:
     outlines = [read_outline(path) for path in (MIRROR / "wwpdb").rglob("*.cif.gz")]
     dated = {outline.entry_id for outline in outlines if outline.release_date is not None}

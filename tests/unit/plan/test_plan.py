@@ -13,6 +13,7 @@ import pytest
 from tests.unit.cli.conftest import run
 
 from scalefold.config import Config, preset_config
+from scalefold.engine.pass_memory import PassMemory
 from scalefold.errors import InputError
 from scalefold.plan.calibration import Calibration, fitted, read_steps
 from scalefold.plan.exchanges import Exchanges, count_exchanges
@@ -159,7 +160,7 @@ def test_the_published_scaling_follows_the_same_law(config: Config, known: Calib
 def test_rows_divide_the_samples_among_the_gpus(
     config: Config, known: Calibration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scalefold.plan.rows.peak_bytes", lambda *_: 40 * 2**30)
+    monkeypatch.setattr("scalefold.plan.rows.pass_memory", lambda *_: PassMemory(40 * 2**30, 0))
     planner = Planner(config, H200, known)
     for gpus in (1, 7, 512, 2080):
         for row in planner.rows(gpus):

@@ -87,9 +87,13 @@ def test_chains_that_lack_files_are_counted(tmp_path: Path) -> None:
     chains = read_chains(ROOT / "demo/chains.tsv")
     strange = [ChainRow("9xyz_A", "train", None), ChainRow("5pti_Z", "validation", None)]
     template = ChainRow("5pti_Y", "template", None)  # needs no alignment
-    assert lacking_files([*chains, *strange, template], data) == strange
-    web = make_config({"data": WEB}).data
-    assert lacking_files(chains, web) is None
+    listed = [*chains, *strange, template]
+    assert lacking_files(listed, data, "structures") == strange[:1]
+    assert lacking_files(listed, data, "alignments") == strange
+    on_web = {"mirrors": data.mirrors.model_copy(update={"alignments": ["https://m.org"]})}
+    data = data.model_copy(update=on_web)
+    assert lacking_files(listed, data, "structures") == strange[:1]
+    assert lacking_files(listed, data, "alignments") is None
 
 
 def test_epochs_are_of_the_chains_that_are_used(tmp_path: Path) -> None:
@@ -102,10 +106,14 @@ def test_epochs_are_of_the_chains_that_are_used(tmp_path: Path) -> None:
     absent = [f"{number}xyz_A" for number in range(5)]
     (tmp_path / "1xyz.pdb.gz").touch()
     there = [ChainRow("5pti_A", "train", None), ChainRow("1a8o_A", "train", None)]
-    found = facts(settings, [*there, *(ChainRow(key, "train", None) for key in absent)])
+    missing = [ChainRow(key, "train", None) for key in absent]
+    found = facts(settings, [*there, *missing])
     assert "epochs of 2 chains" in found["training"]
-    assert found["files"].startswith("5 train lack")
-    assert found["files"].endswith("set aside: 0xyz_A, 1xyz_A, 2xyz_A and 2 more")
+    for kind in ("structures", "alignments"):
+        assert "5 train" in found[kind]
+        assert "0xyz_A, 1xyz_A, 2xyz_A and 2 more" in found[kind]
+    searched = facts(settings | {"search": {"query_alone": True}}, [*there, *missing])
+    assert "epochs of 2 chains" in searched["training"]  # a search finds no structure
     assert str(tmp_path / "1xyz.cif") in found["formats"]
     assert "1xyz.pdb.gz" in found["formats"]
     assert "no chain is left" in facts(settings, [ChainRow("9xyz_A", "train", None)])["training"]

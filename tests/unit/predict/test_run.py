@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,26 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(fasta, checkpoint, tmp_
     assert (done / "prediction.json").stat().st_mtime_ns == before
 
 
+def test_the_tables_keep_what_the_folder_has(fasta, shards, checkpoint, tmp_path):
+    shutil.copytree(ALIGNMENTS, alignments := tmp_path / "alignments")
+    words = ["--alignments", alignments, "-w", checkpoint, "--out", out := tmp_path / "out"]
+    predict(fasta, *words)
+    before, sequence = table(out), ShardReader(shards).chain("5pti_A").sequence
+    with next((alignments / "5pti_A/a3m").iterdir()).open("a") as file:
+        file.write(f">more\n{sequence}\n")
+    one = tmp_path / "one.fasta"
+    one.write_text(f">5pti_A\n{sequence}\n")
+    predict(one, *words, code=2)
+    after = table(out)
+    assert [(name, row["fate"]) for name, row in after.items()] == [
+        ("5pti_A", "failed"), ("1a8o_A", "there"),
+    ]  # fmt: skip
+    assert "alignment" in after["5pti_A"]["reason"]
+    for name, row in after.items():
+        assert row["mean_plddt"] == before[name]["mean_plddt"]
+    assert (out / "predictions.html").read_text("utf-8").count("<article") == 2
+
+
 def test_settings_of_evaluations_alone_do_not_concern_predictions(fasta, checkpoint, tmp_path):
     words = [fasta, "--query-alone", "-w", checkpoint, "--out", tmp_path]
     predict(*words)
@@ -140,6 +161,14 @@ def test_bad_records_are_listed_and_the_rest_goes_on(fasta, checkpoint, tmp_path
     assert "--query-alone" in rows["no_alignment"]["reason"]
     assert {path.name for path in out.iterdir() if path.is_dir()} == rows.keys() - failed
     assert "2 of 6" in result.output
+
+
+@pytest.mark.parametrize("content", ["", "\n", ">name\n", ">stop\nMKV*\n"])
+def test_a_file_without_a_usable_sequence_leaves_no_tables(content, checkpoint, tmp_path):
+    empty = tmp_path / "empty.fasta"
+    empty.write_text(content)
+    predict(empty, "--query-alone", "-w", checkpoint, "--out", tmp_path / "out", code=2)
+    assert not (tmp_path / "out").exists()
 
 
 def test_alphafolds_models_are_an_ensemble(fasta, write_alphafold, micro_overrides, tmp_path):
@@ -211,6 +240,7 @@ def test_options_that_contradict_are_refused(fasta, shards, checkpoint, tmp_path
         [fasta, "--shards", shards],
         [fasta, "--query-alone", "--alignments", ALIGNMENTS],
         [fasta, "--query-alone", "--chain", "5pti_A"],
+        [fasta, "--alignments", fasta],
         [fasta, "--query-alone", "--preset", "tiny", "-c", "x.yaml"],
         [fasta, "--query-alone", "--preset", "tiny"],  # the checkpoint says its own
         ["--shards", shards, "--query-alone"],

@@ -15,8 +15,11 @@ from scalefold.raw.outline import read_outline
 def test_says_what_the_whole_file_says(demo_mmcif: list[Path]) -> None:
     for path in demo_mmcif:
         outline, entry = read_outline(path), read_entry(path)
-        names = [(c.chain_key, c.label_asym_id, c.sequence) for c in outline.chains]
-        assert names == [(c.chain_key, c.label_asym_id, c.sequence) for c in entry.chains], path
+        names = [(c.chain_key, c.label_asym_id, c.sequence, c.num_observed) for c in outline.chains]
+        assert names == [
+            (c.chain_key, c.label_asym_id, c.sequence, c.atom_mask.any(1).sum())
+            for c in entry.chains
+        ], path
         assert (outline.entry_id, outline.method) == (entry.entry_id, entry.method)
         assert outline.resolution == entry.resolution
         assert outline.release_date == entry.release_date
