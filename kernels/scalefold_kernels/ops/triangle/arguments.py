@@ -74,13 +74,13 @@ class Projected(NamedTuple):
     b: Tensor
     gate: Tensor
     mean: Tensor
-    reciprocal: Tensor
+    rstd: Tensor
 
     @classmethod
     def empty(cls, z: Tensor, hidden: int) -> Projected:
         """New memory."""
         a, b = (z.new_empty(hidden, *z.shape[:-1]) for _ in range(2))
-        return cls(a, b, z.new_empty(z.shape), *new_statistics(z[..., 0]))
+        return cls(a, b, z.new_empty(z.shape), *new_stats(z[..., 0]))
 
 
 class ProjectionGradients(NamedTuple):
@@ -100,7 +100,7 @@ class ProjectionKept(NamedTuple):
     a: Tensor
     b: Tensor
     mean: Tensor
-    reciprocal: Tensor
+    rstd: Tensor
 
 
 class OutputWeights(NamedTuple):
@@ -147,8 +147,8 @@ class Product(NamedTuple):
         return self.x.shape[2], self.y.shape[3], self.x.shape[3]
 
 
-def new_statistics(like: Tensor) -> tuple[Tensor, Tensor]:
-    """New memory for mean and reciprocal deviation."""
+def new_stats(like: Tensor) -> tuple[Tensor, Tensor]:
+    """New memory for mean and 1 / standard deviation."""
     mean = torch.empty(like.shape, dtype=torch.float32, device=like.device)
     return mean, torch.empty_like(mean)
 

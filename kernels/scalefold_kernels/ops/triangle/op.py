@@ -24,7 +24,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     Sizes,
     check_output,
     check_projection,
-    new_statistics,
+    new_stats,
 )
 from scalefold_kernels.packing import unpack
 
@@ -93,8 +93,8 @@ def _projection(
     weights = ProjectionWeights(*parameters)
     sizes = Sizes.of(z, *reversed(weights.a.shape))
     backend = _BACKENDS.choose("projection_forward", z.device, sizes)
-    a, b, gate, mean, reciprocal = backend.projection_forward(sizes, z, mask, weights)
-    return a, b, gate, mean, reciprocal
+    a, b, gate, mean, rstd = backend.projection_forward(sizes, z, mask, weights)
+    return a, b, gate, mean, rstd
 
 
 @_projection.register_fake
@@ -109,14 +109,14 @@ def _projection_backward(
     z: Tensor,
     mask: Tensor,
     operands: list[Tensor],
-    statistics: list[Tensor],
+    stats: list[Tensor],
     parameters: list[Tensor],
 ) -> tuple[Tensor, Tensor]:
     z, mask, *parameters = _contiguous(z, mask, *parameters)
     d_through = None if d_through is None else d_through.contiguous()
     d_a, d_b, d_gate = _contiguous(*gradients)
     given = ProjectionGradients(d_a, d_b, d_gate, d_through)
-    kept = ProjectionKept(z, mask, *operands, *statistics)
+    kept = ProjectionKept(z, mask, *operands, *stats)
     weights = ProjectionWeights(*parameters)
     sizes = Sizes.of(z, *reversed(weights.a.shape))
     backend = _BACKENDS.choose("projection_backward", z.device, sizes)
@@ -134,20 +134,20 @@ class _Projection(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, mask: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        a, b, gate, mean, reciprocal = _projection(z, mask, list(parameters))
+        a, b, gate, mean, rstd = _projection(z, mask, list(parameters))
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(z, mask, a, b, mean, reciprocal, *parameters)
+        ctx.save_for_backward(z, mask, a, b, mean, rstd, *parameters)
         return a, b, gate, z
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        z, mask, a, b, mean, reciprocal, *parameters = ctx.saved_tensors
+        z, mask, a, b, mean, rstd, *parameters = ctx.saved_tensors
         d_a, d_b, d_gate, d_through = gradients
         if d_a is d_b is d_gate is None:
             return d_through, *[None] * (1 + len(parameters))
         d_a, d_b, d_gate = _or_zeros(d_a, a), _or_zeros(d_b, b), _or_zeros(d_gate, z)
         d_z, flat = _projection_backward(
-            [d_a, d_b, d_gate], d_through, z, mask, [a, b], [mean, reciprocal], parameters
+            [d_a, d_b, d_gate], d_through, z, mask, [a, b], [mean, rstd], parameters
         )
         return d_z, None, *unpack(flat, parameters)
 
@@ -221,13 +221,13 @@ def _output(
     given = OutputArguments(product, gate, OutputWeights(*parameters), dropout)
     sizes = Sizes.of(z, z.shape[-1], len(product))
     backend = _BACKENDS.choose("output_forward", z.device, sizes)
-    out, mean, reciprocal = backend.output_forward(sizes, given, z)
-    return out, mean, reciprocal
+    out, mean, rstd = backend.output_forward(sizes, given, z)
+    return out, mean, rstd
 
 
 @_output.register_fake
 def _(z: Tensor, product: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return z.new_empty(z.shape), *new_statistics(product[0])
+    return z.new_empty(z.shape), *new_stats(product[0])
 
 
 @torch.library.custom_op("scalefold::triangle_output_backward", mutates_args=())
@@ -235,7 +235,7 @@ def _output_backward(
     gradient: Tensor,
     product: Tensor,
     gate: Tensor,
-    statistics: list[Tensor],
+    stats: list[Tensor],
     parameters: list[Tensor],
     key: Tensor | None,
     layer: int,
@@ -247,7 +247,7 @@ def _output_backward(
     given = OutputArguments(product, gate, OutputWeights(*parameters), dropout)
     sizes = Sizes.of(gate, gate.shape[-1], len(product))
     backend = _BACKENDS.choose("output_backward", gate.device, sizes)
-    d_product, d_gate, flat = backend.output_backward(sizes, given, statistics, gradient)
+    d_product, d_gate, flat = backend.output_backward(sizes, given, stats, gradient)
     return d_product, d_gate, flat
 
 
@@ -264,9 +264,9 @@ def _save_output(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) 
 
 
 def _output_gradients(ctx: Any, gradient: Tensor, *_: None) -> tuple[Any, ...]:
-    key, product, gate, mean, reciprocal, *parameters = ctx.saved_tensors
+    key, product, gate, mean, rstd, *parameters = ctx.saved_tensors
     d_product, d_gate, flat = _output_backward(
-        gradient, product, gate, [mean, reciprocal], parameters, key, *ctx.dropout
+        gradient, product, gate, [mean, rstd], parameters, key, *ctx.dropout
     )
     return gradient, d_product, d_gate, unpack(flat, parameters), None, None, None, None
 

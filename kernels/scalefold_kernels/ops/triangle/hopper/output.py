@@ -18,7 +18,7 @@ from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.gluon import mma_layout, one_group, widen, zeros
-from scalefold_kernels.ops.triangle.arguments import OutputArguments, Sizes, new_statistics
+from scalefold_kernels.ops.triangle.arguments import OutputArguments, Sizes, new_stats
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS, TILE
@@ -30,7 +30,7 @@ PRODUCT, GATE, Z = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
 Cta = namedtuple(
     "Cta",
     "weight_desc product_desc gate_desc z_desc out_desc norm_weight norm_bias bias dropped mean "
-    "reciprocal weight product gate z weight_full full empty P ROWS COLUMNS num_tiles SHARED C",
+    "rstd weight product gate z weight_full full empty P ROWS COLUMNS num_tiles SHARED C",
 )
 
 
@@ -96,7 +96,7 @@ def compute(cta):
 @gluon.jit(do_not_specialize=["layer", "num_tiles"])
 def output_forward_kernel(
     product_desc, gate_desc, z_desc, weight_desc, out_desc, norm_weight, norm_bias, bias,
-    key, layer, threshold, factor, mean, reciprocal, P, ROWS, COLUMNS, num_tiles,
+    key, layer, threshold, factor, mean, rstd, P, ROWS, COLUMNS, num_tiles,
     SHARED: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """Result (P, Z), statistics (P,)."""
@@ -104,7 +104,7 @@ def output_forward_kernel(
     dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), factor
     one_group(Cta(
         weight_desc, product_desc, gate_desc, z_desc, out_desc, norm_weight, norm_bias, bias,
-        dropped, mean, reciprocal, smem.tiles(weight_desc, halves), smem.tile(product_desc),
+        dropped, mean, rstd, smem.tiles(weight_desc, halves), smem.tile(product_desc),
         smem.tiles(gate_desc, halves), smem.tiles(z_desc, halves), smem.barrier(),
         smem.barriers(3, 1), smem.barriers(3, 1), gl.to_tensor(P), gl.to_tensor(ROWS),
         gl.to_tensor(COLUMNS), gl.to_tensor(num_tiles), SHARED, C,
@@ -116,13 +116,13 @@ def output_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     product, gate, weights, dropout = given
     out = torch.empty_like(z)
-    mean, reciprocal = new_statistics(z[..., 0])
+    mean, rstd = new_stats(z[..., 0])
     ctas, num_tiles, registers = parts.sharing(sizes, z, 3 if sizes.pair == 64 else 2)
     output_forward_kernel[(ctas,)](
         parts.column_tiles(product, sizes.hidden), *(parts.row_tiles(x, 64) for x in (gate, z)),
         parts.weight_tiles(weights.matrix), parts.row_tiles(out, 64),
         weights.scale, weights.shift, weights.bias, *drawing(dropout),
-        mean, reciprocal, sizes.positions, *z.shape[1:3], num_tiles,
+        mean, rstd, sizes.positions, *z.shape[1:3], num_tiles,
         SHARED=None if dropout is None else dropout.shared, C=sizes.pair, maxnreg=registers,
     )  # fmt: skip
-    return out, mean, reciprocal
+    return out, mean, rstd

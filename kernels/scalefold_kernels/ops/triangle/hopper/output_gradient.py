@@ -36,7 +36,7 @@ SUM_REGISTERS = gl.constexpr(168)
 
 Cta = namedtuple(
     "Cta",
-    "weight_desc gate_desc d_out_desc d_product_desc d_gate_desc mean reciprocal norm_weight "
+    "weight_desc gate_desc d_out_desc d_product_desc d_gate_desc mean rstd norm_weight "
     "norm_bias bias dropped partial partial_bias weight bias_smem ones product gate d_out "
     "weight_full folded ready P ROWS COLUMNS SHARED C REGISTERS",
 )
@@ -78,16 +78,16 @@ def differentiate(w, cta):
     i = gl.to_tensor(0)
     first = parts.tile_of(i, w)
     next_mean = parts.by_position(cta.mean, first, cta.P, S)
-    next_reciprocal = parts.by_position(cta.reciprocal, first, cta.P, S)
+    next_rstd = parts.by_position(cta.rstd, first, cta.P, S)
     while first < cta.P:
         if cta.SHARED is not None:
             sizes = cta.P, cta.ROWS, cta.COLUMNS
             if (i == 0) | other_mask(first, parts.tile_of(i - 1, w), *sizes, cta.SHARED):
                 bits = draw(first, cta.dropped, *sizes, cta.SHARED, C // 32)
-        mean_P, reciprocal_P = next_mean, next_reciprocal
+        mean_P, rstd_P = next_mean, next_rstd
         slot = ring.wait_full(cta.product, i, w)
         product = cta.product.slots.index(slot).permute((1, 0))
-        standard = (widen(product.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
+        standard = (widen(product.load(S)) - mean_P[:, None]) * rstd_P[:, None]
         product.store(standard.to(dtype))
         fence_async_shared()
         # Only now, since the copy of the tile before takes its time.
@@ -122,12 +122,12 @@ def differentiate(w, cta):
             d_standard = mma_wait(0, [d_standard])
         following = parts.tile_of(i + 1, w)
         next_mean = parts.by_position(cta.mean, following, cta.P, S)
-        next_reciprocal = parts.by_position(cta.reciprocal, following, cta.P, S)
+        next_rstd = parts.by_position(cta.rstd, following, cta.P, S)
         standard = widen(product.load(S))
         along = parts.row_sum(d_standard * standard) * (1.0 / C)
         average = parts.row_sum(d_standard) * (1.0 / C)
         d_x = d_standard - average[:, None] - standard * along[:, None]
-        d_x = (d_x * reciprocal_P[:, None]).to(dtype)
+        d_x = (d_x * rstd_P[:, None]).to(dtype)
         tma.store_wait(0)
         transposed = transposed_smem.index(slot)
         transposed.permute((1, 0)).store(d_x)
@@ -209,7 +209,7 @@ def run_partitions(cta):
 
 @gluon.jit(do_not_specialize=["layer"])
 def output_backward_kernel(
-    d_out_desc, product_desc, gate_desc, weight_desc, d_product_desc, d_gate_desc, mean, reciprocal,
+    d_out_desc, product_desc, gate_desc, weight_desc, d_product_desc, d_gate_desc, mean, rstd,
     norm_weight, norm_bias, bias, key, layer, threshold, factor, partial, partial_bias, P, ROWS,
     COLUMNS, SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -222,7 +222,7 @@ def output_backward_kernel(
     more = smem.barriers(2, 1)
     dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), factor
     run_partitions(Cta(
-        weight_desc, gate_desc, d_out_desc, d_product_desc, d_gate_desc, mean, reciprocal,
+        weight_desc, gate_desc, d_out_desc, d_product_desc, d_gate_desc, mean, rstd,
         norm_weight, norm_bias, bias, dropped, partial, partial_bias,
         smem.tiles(weight_desc, HALVES), bias_smem, ones, product,
         smem.tiles(gate_desc, places * HALVES), smem.tiles(d_out_desc, places * HALVES),
@@ -232,7 +232,7 @@ def output_backward_kernel(
 
 
 def output_backward(
-    sizes: Sizes, given: OutputArguments, statistics: Sequence[Tensor], d_out: Tensor
+    sizes: Sizes, given: OutputArguments, stats: Sequence[Tensor], d_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     product, gate, weights, dropout = given
     d_product, d_gate = torch.empty_like(product), torch.empty_like(gate)
@@ -243,7 +243,7 @@ def output_backward(
         parts.row_tiles(d_out, 64), parts.column_tiles(product, channels),
         parts.row_tiles(gate, 64), parts.weight_tiles(weights.matrix),
         parts.column_tiles(d_product, channels), parts.row_tiles(d_gate, 64),
-        *statistics, weights.scale, weights.shift, weights.bias,
+        *stats, weights.scale, weights.shift, weights.bias,
         *drawing(dropout), partial, partial_bias, sizes.positions, *gate.shape[1:3],
         SHARED=None if dropout is None else dropout.shared, C=channels, STAGES=2, REGISTERS=160,
     )  # fmt: skip

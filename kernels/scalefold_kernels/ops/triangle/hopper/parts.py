@@ -155,23 +155,23 @@ def columns(pointer, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def standardise(x):
-    """Rows of zero mean and unit variance; mean; reciprocal deviation."""
+    """Rows of zero mean and unit variance; mean; 1 / standard deviation."""
     CHANNELS: gl.constexpr = x.shape[1]
     mean = row_sum(x) * (1.0 / CHANNELS)
     centred = x - mean[:, None]
     variance = row_sum(centred * centred) * (1.0 / CHANNELS)
-    reciprocal = 1.0 / gl.sqrt_rn(variance + EPS)
-    return centred * reciprocal[:, None], mean, reciprocal
+    rstd = 1.0 / gl.sqrt_rn(variance + EPS)
+    return centred * rstd[:, None], mean, rstd
 
 
 @gluon.jit
 def normalised(x, first, cta):
     """Rows of a tile after LayerNorm; their statistics are stored."""
     S: gl.constexpr = x.type.layout
-    standard, mean, reciprocal = standardise(x)
+    standard, mean, rstd = standardise(x)
     position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
     gl.store(cta.mean + position, mean, mask=position < cta.P)
-    gl.store(cta.reciprocal + position, reciprocal, mask=position < cta.P)
+    gl.store(cta.rstd + position, rstd, mask=position < cta.P)
     return standard * columns(cta.norm_weight, S) + columns(cta.norm_bias, S)
 
 

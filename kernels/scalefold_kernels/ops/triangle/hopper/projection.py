@@ -22,7 +22,7 @@ from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
 
 Cta = namedtuple(
     "Cta",
-    "operands gate_desc mask norm_weight norm_bias biases mean reciprocal weights weight "
+    "operands gate_desc mask norm_weight norm_bias biases mean rstd weights weight "
     "weight_full z out P C",
 )
 
@@ -116,7 +116,7 @@ def compute(w, cta):
 def projection_forward_kernel(
     z_desc, a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     a_desc, b_desc, gate_desc, mask, norm_weight, norm_bias, a_bias, a_gate_bias, b_bias,
-    b_gate_bias, gate_bias, mean, reciprocal, P, C: gl.constexpr, REGISTERS: gl.constexpr,
+    b_gate_bias, gate_bias, mean, rstd, P, C: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Masked operands (C, P), gate (P, C), statistics (P,)."""
     gl.static_assert(a_weight_desc.block_shape[0] == 64)
@@ -126,7 +126,7 @@ def projection_forward_kernel(
     )  # fmt: skip
     two_groups(Cta(
         (a_desc, b_desc), gate_desc, mask, norm_weight, norm_bias,
-        (a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias), mean, reciprocal, weights,
+        (a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias), mean, rstd, weights,
         smem.tiles(a_weight_desc, 5 * C // 64), smem.barrier(), ring.new(z_desc, GROUPS, 1),
         smem.tiles(gate_desc, 2 * GROUPS), gl.to_tensor(P), C,
     ), compute, load, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
@@ -140,7 +140,7 @@ def projection_forward(
         parts.row_tiles(z), *(parts.weight_tiles(w) for w in weights.matrices),
         *(parts.column_tiles(x, 64) for x in (found.a, found.b)), parts.row_tiles(found.gate, 64),
         mask, weights.scale, weights.shift, weights.a_bias, weights.a_gate_bias,
-        weights.b_bias, weights.b_gate_bias, weights.gate_bias, found.mean, found.reciprocal,
+        weights.b_bias, weights.b_gate_bias, weights.gate_bias, found.mean, found.rstd,
         sizes.positions, C=sizes.pair, REGISTERS=parts.COMPUTING_REGISTERS,
     )  # fmt: skip
     return found

@@ -47,7 +47,7 @@ def per_tile(HAS_THROUGH, C):
 Cta = namedtuple(
     "Cta",
     "weight_descs gradients operands d_gate_desc through_desc d_z_desc d_values_desc standard_desc "
-    "mask mean reciprocal norm_weight norm_bias a_gate_bias b_gate_bias weights blocks wholes "
+    "mask mean rstd norm_weight norm_bias a_gate_bias b_gate_bias weights blocks wholes "
     "P num_tiles HAS_THROUGH C",
 )
 
@@ -153,15 +153,15 @@ def compute(cta):
     i = gl.to_tensor(0)
     start = gl.program_id(0) * TILE
     next_mean = parts.by_position(cta.mean, start, cta.P, S)
-    next_reciprocal = parts.by_position(cta.reciprocal, start, cta.P, S)
+    next_rstd = parts.by_position(cta.rstd, start, cta.P, S)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         first = tile * TILE
-        mean_P, reciprocal_P = next_mean, next_reciprocal
+        mean_P, rstd_P = next_mean, next_rstd
         mask_P = parts.by_position(cta.mask, first, cta.P, H)
         scale, shift = parts.raw_columns(cta.norm_weight, S), parts.raw_columns(cta.norm_bias, S)
         whole = ring.wait_full(cta.wholes, i)
         z = cta.wholes.slots.index(whole)
-        standard = (widen(z.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
+        standard = (widen(z.load(S)) - mean_P[:, None]) * rstd_P[:, None]
         z.store(standard.to(dtype))
         fence_async_shared()
         async_store(cta.standard_desc, [first, 0], z)
@@ -182,7 +182,7 @@ def compute(cta):
         scale = parts.raw_columns(cta.norm_weight, S)
         following = first + gl.num_programs(0) * TILE
         next_mean = parts.by_position(cta.mean, following, cta.P, S)
-        next_reciprocal = parts.by_position(cta.reciprocal, following, cta.P, S)
+        next_rstd = parts.by_position(cta.rstd, following, cta.P, S)
         d_normed = mma_wait(0, [d_normed])
         for half in gl.static_range(HALVES):
             mbarrier.arrive(cta.weights.empty.index(ring.place(cta.weights, m + half)))
@@ -192,7 +192,7 @@ def compute(cta):
         along = parts.row_sum(gradient * standard) * (1.0 / C)
         average = parts.row_sum(gradient) * (1.0 / C)
         gradient = gradient - average[:, None] - standard * along[:, None]
-        gradient *= reciprocal_P[:, None]
+        gradient *= rstd_P[:, None]
         if cta.HAS_THROUGH:
             # The last slots of a round, so that they are adjacent.
             n += HALVES
@@ -216,7 +216,7 @@ def compute(cta):
 def projection_backward_kernel(
     a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     d_a_desc, d_b_desc, a_desc, b_desc, d_gate_desc, z_desc, through_desc, d_z_desc, d_values_desc,
-    standard_desc, mask, mean, reciprocal, norm_weight, norm_bias, a_gate_bias, b_gate_bias, P,
+    standard_desc, mask, mean, rstd, norm_weight, norm_bias, a_gate_bias, b_gate_bias, P,
     num_tiles, HAS_THROUGH: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """Same results as the Triton kernel: d_z (P, C), d_values (4 C, P), standard (P, C)."""
@@ -225,7 +225,7 @@ def projection_backward_kernel(
     )  # fmt: skip
     one_group(Cta(
         weight_descs, (d_a_desc, d_b_desc), (a_desc, b_desc), d_gate_desc, through_desc,
-        d_z_desc, d_values_desc, standard_desc, mask, mean, reciprocal, norm_weight, norm_bias,
+        d_z_desc, d_values_desc, standard_desc, mask, mean, rstd, norm_weight, norm_bias,
         a_gate_bias, b_gate_bias, ring.new(a_weight_desc, WEIGHTS, 1),
         ring.new(a_desc, BLOCKS, 1), ring.new(z_desc, WHOLES, 1), gl.to_tensor(P),
         gl.to_tensor(num_tiles), HAS_THROUGH, C,
@@ -236,7 +236,7 @@ def projection_backward(
     sizes: Sizes, gradients: ProjectionGradients, kept: ProjectionKept, weights: ProjectionWeights
 ) -> tuple[Tensor, Tensor]:
     d_a, d_b, d_gate, through = gradients
-    z, mask, a, b, *statistics = kept
+    z, mask, a, b, *stats = kept
     d_z, standard = torch.empty_like(z), torch.empty_like(z)
     d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
     ctas, num_tiles, registers = parts.sharing(sizes, z, 2)
@@ -245,7 +245,7 @@ def projection_backward(
         *(parts.column_tiles(x, 64) for x in (d_a, d_b, a, b)),
         parts.row_tiles(d_gate, 64), parts.row_tiles(z),
         parts.row_tiles(z if through is None else through, 64), parts.row_tiles(d_z),
-        parts.column_tiles(d_values, 64), parts.row_tiles(standard), mask, *statistics,
+        parts.column_tiles(d_values, 64), parts.row_tiles(standard), mask, *stats,
         weights.scale, weights.shift, weights.a_gate_bias, weights.b_gate_bias,
         sizes.positions, num_tiles,
         HAS_THROUGH=through is not None, C=sizes.pair, maxnreg=registers,

@@ -19,7 +19,7 @@ from scalefold_kernels.loads import load_matrix, load_vector
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
     Sizes,
-    new_statistics,
+    new_stats,
 )
 from scalefold_kernels.ops.triangle.triton.parts import norm_gradient, sigmoid, standardise
 from scalefold_kernels.ops.triangle.weights import output_gradients
@@ -41,7 +41,7 @@ def factor_of(
 @triton.jit(do_not_specialize=["layer"])
 def output_forward_kernel(
     z, product, gate, norm_weight, norm_bias, weight, bias,
-    key, layer, threshold, factor, out, mean, reciprocal, P, ROWS, COLUMNS,
+    key, layer, threshold, factor, out, mean, rstd, P, ROWS, COLUMNS,
     SHARED: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
@@ -52,9 +52,9 @@ def output_forward_kernel(
     inside = (position[:, None] < P) & (channel < C)[None, :]
     offset = channel[None, :].to(tl.int64) * P + position[:, None]
     x = tl.load(product + offset, mask=inside, other=0.0).to(tl.float32)
-    standard, mean_P, reciprocal_P = standardise(x, C, BLOCK_C)
+    standard, mean_P, rstd_P = standardise(x, C, BLOCK_C)
     tl.store(mean + position, mean_P, mask=position < P)
-    tl.store(reciprocal + position, reciprocal_P, mask=position < P)
+    tl.store(rstd + position, rstd_P, mask=position < P)
     normed = standard * load_vector(norm_weight, channel, C)[None, :]
     normed = (normed + load_vector(norm_bias, channel, C)[None, :]).to(product.dtype.element_ty)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
@@ -75,7 +75,7 @@ def output_forward_kernel(
 
 @triton.jit(do_not_specialize=["layer"])
 def output_backward_kernel(
-    d_out, product, gate, mean, reciprocal, norm_weight, norm_bias, weight, bias,
+    d_out, product, gate, mean, rstd, norm_weight, norm_bias, weight, bias,
     key, layer, threshold, factor,
     d_product, d_gate, d_value, standard, P, ROWS, COLUMNS,
     SHARED: tl.constexpr,
@@ -91,10 +91,10 @@ def output_backward_kernel(
     offset_PC = channel[None, :].to(tl.int64) * P + position[:, None]
     x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
     mean_P = tl.load(mean + position, mask=position < P, other=0.0)
-    reciprocal_P = tl.load(reciprocal + position, mask=position < P, other=0.0)
+    rstd_P = tl.load(rstd + position, mask=position < P, other=0.0)
     scale_C = load_vector(norm_weight, channel, C)
     shift_C = load_vector(norm_bias, channel, C)
-    standard_PC = (x - mean_P[:, None]) * reciprocal_P[:, None]
+    standard_PC = (x - mean_P[:, None]) * rstd_P[:, None]
     normed = (standard_PC * scale_C[None, :] + shift_C[None, :]).to(dtype)
     tl.store(standard + offset_PC, standard_PC.to(dtype), mask=inside_PC)
     d_normed = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
@@ -119,30 +119,30 @@ def output_backward_kernel(
         d_normed = tl.dot(gradient, w, d_normed, input_precision=PRECISION)
     # Read again: held over the loop it would cost registers, and with them warps.
     x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
-    standard_PC = (x - mean_P[:, None]) * reciprocal_P[:, None]
-    d_x = norm_gradient(d_normed * scale_C[None, :], standard_PC, reciprocal_P, C)
+    standard_PC = (x - mean_P[:, None]) * rstd_P[:, None]
+    d_x = norm_gradient(d_normed * scale_C[None, :], standard_PC, rstd_P, C)
     tl.store(d_product + offset_PC, d_x.to(dtype), mask=inside_PC)
 
 
 def output_forward(
     sizes: Sizes, given: OutputArguments, z: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Updated z; mean and reciprocal deviation of each position's product."""
+    """Updated z; mean and 1 / standard deviation of each position's product."""
     product, gate, weights, dropout = given
     out = torch.empty_like(z)
-    mean, reciprocal = new_statistics(z[..., 0])
+    mean, rstd = new_stats(z[..., 0])
     blocks = sizes.tile("output_forward", BLOCK_Z=sizes.pair)
     output_forward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        z, product, gate, *weights, *drawing(dropout), out, mean, reciprocal, sizes.positions,
+        z, product, gate, *weights, *drawing(dropout), out, mean, rstd, sizes.positions,
         *z.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
         **sizes.constants(), **blocks,
     )  # fmt: skip
-    return out, mean, reciprocal
+    return out, mean, rstd
 
 
 def output_backward(
-    sizes: Sizes, given: OutputArguments, statistics: Sequence[Tensor], d_out: Tensor
+    sizes: Sizes, given: OutputArguments, stats: Sequence[Tensor], d_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of product and gate; of the parameters, one after the other in one vector."""
     product, gate, weights, dropout = given
@@ -150,7 +150,7 @@ def output_backward(
     d_gate, d_value = torch.empty_like(gate), torch.empty_like(gate)
     blocks = sizes.tile("output_backward", BLOCK_Z=sizes.pair)
     output_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        d_out, product, gate, *statistics, *weights, *drawing(dropout),
+        d_out, product, gate, *stats, *weights, *drawing(dropout),
         d_product, d_gate, d_value, standard, sizes.positions, *gate.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
         **sizes.constants(), **blocks,

@@ -38,18 +38,18 @@ def sigmoid(x):
 
 @triton.jit
 def standardise(x, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
-    """Rows of zero mean and unit variance, zeros in the padding; mean; reciprocal deviation."""
+    """Rows of zero mean and unit variance, zeros in the padding; mean; 1 / standard deviation."""
     mean = tl.sum(x, 1) / CHANNELS
     centred = x - mean[:, None]
     if CHANNELS != BLOCK:
         centred = tl.where(tl.arange(0, BLOCK)[None, :] < CHANNELS, centred, 0.0)
-    reciprocal = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / CHANNELS + EPS)
-    return centred * reciprocal[:, None], mean, reciprocal
+    rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / CHANNELS + EPS)
+    return centred * rstd[:, None], mean, rstd
 
 
 @triton.jit
-def norm_gradient(gradient, standard, reciprocal, CHANNELS: tl.constexpr):
+def norm_gradient(gradient, standard, rstd, CHANNELS: tl.constexpr):
     """Gradient of the input of `standardise` from that of its result."""
     along = tl.sum(gradient * standard, 1) / CHANNELS
     mean = tl.sum(gradient, 1) / CHANNELS
-    return (gradient - mean[:, None] - standard * along[:, None]) * reciprocal[:, None]
+    return (gradient - mean[:, None] - standard * along[:, None]) * rstd[:, None]

@@ -29,7 +29,7 @@ def projection_forward_kernel(
     a_weight, a_bias, a_gate_weight, a_gate_bias,
     b_weight, b_bias, b_gate_weight, b_gate_bias,
     gate_weight, gate_bias,
-    a, b, gate, mean, reciprocal, P,
+    a, b, gate, mean, rstd, P,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -39,9 +39,9 @@ def projection_forward_kernel(
     row = position.to(tl.int64)[:, None] * Z
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
-    standard, mean_P, reciprocal_P = standardise(x, Z, BLOCK_Z)
+    standard, mean_P, rstd_P = standardise(x, Z, BLOCK_Z)
     tl.store(mean + position, mean_P, mask=position < P)
-    tl.store(reciprocal + position, reciprocal_P, mask=position < P)
+    tl.store(rstd + position, rstd_P, mask=position < P)
     normed = standard * load_vector(norm_weight, zed, Z)[None, :]
     normed = (normed + load_vector(norm_bias, zed, Z)[None, :]).to(z.dtype.element_ty)
     for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
@@ -71,7 +71,7 @@ def projection_forward_kernel(
 
 @triton.jit
 def projection_backward_kernel(
-    d_a, d_b, d_gate, d_through, z, mask, mean, reciprocal, a, b, norm_weight, norm_bias,
+    d_a, d_b, d_gate, d_through, z, mask, mean, rstd, a, b, norm_weight, norm_bias,
     a_weight, a_gate_weight, a_gate_bias, b_weight, b_gate_weight, b_gate_bias, gate_weight,
     d_z, d_values, standard, P,
     HAS_THROUGH: tl.constexpr,
@@ -90,10 +90,10 @@ def projection_backward_kernel(
     row = position.to(tl.int64)[:, None] * Z
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     mean_P = tl.load(mean + position, mask=position < P, other=0.0)
-    reciprocal_P = tl.load(reciprocal + position, mask=position < P, other=0.0)
+    rstd_P = tl.load(rstd + position, mask=position < P, other=0.0)
     mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
     scale_Z = load_vector(norm_weight, zed, Z)
-    standard_PZ = (x - mean_P[:, None]) * reciprocal_P[:, None]
+    standard_PZ = (x - mean_P[:, None]) * rstd_P[:, None]
     normed = standard_PZ * scale_Z[None, :] + load_vector(norm_bias, zed, Z)[None, :]
     normed = normed.to(dtype)
     tl.store(standard + row + zed[None, :], standard_PZ.to(dtype), mask=inside)
@@ -127,8 +127,8 @@ def projection_backward_kernel(
         w = load_matrix(gate_weight, column, zed, column < Z, Z)
         d_normed = tl.dot(d_logit, w, d_normed, input_precision=PRECISION)
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
-    standard_PZ = (x - mean_P[:, None]) * reciprocal_P[:, None]
-    d_x = norm_gradient(d_normed * scale_Z[None, :], standard_PZ, reciprocal_P, Z)
+    standard_PZ = (x - mean_P[:, None]) * rstd_P[:, None]
+    d_x = norm_gradient(d_normed * scale_Z[None, :], standard_PZ, rstd_P, Z)
     if HAS_THROUGH:
         d_x += tl.load(d_through + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     tl.store(d_z + row + zed[None, :], d_x.to(dtype), mask=inside)
@@ -151,12 +151,12 @@ def projection_backward(
     sizes: Sizes, gradients: ProjectionGradients, kept: ProjectionKept, weights: ProjectionWeights
 ) -> tuple[Tensor, Tensor]:
     """Gradient of z; those of the parameters, one after the other in one vector."""
-    z, mask, a, b, mean, reciprocal = kept
+    z, mask, a, b, mean, rstd = kept
     d_z, standard = torch.empty_like(z), torch.empty_like(z)
     d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
     blocks = sizes.tile("projection_backward", BLOCK_C=min(sizes.hidden, sizes.pair))
     projection_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        *gradients, z, mask, mean, reciprocal, a, b, weights.scale, weights.shift,
+        *gradients, z, mask, mean, rstd, a, b, weights.scale, weights.shift,
         weights.a, weights.a_gate, weights.a_gate_bias,
         weights.b, weights.b_gate, weights.b_gate_bias, weights.gate,
         d_z, d_values, standard, sizes.positions,
