@@ -61,11 +61,11 @@ class Launch(NamedTuple):
 
 
 def output_gradients(length: int) -> None:
-    standard, d_value = new(128, 1, length, length), new(1, length, length, 128)
+    x_hat, d_value = new(128, 1, length, length), new(1, length, length, 128)
     weights = OutputWeights(new(128), new(128), new(128, 128), new(128))
     sizes = TriangleSizes.of(d_value, 128, 128)
     with patch.object(triangle_weights, "finish"):
-        triangle_weights.output_gradients(sizes, d_value, standard, weights)
+        triangle_weights.output_gradients(sizes, d_value, x_hat, weights)
 
 
 def channels_first(length: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Gradients of a normalisation and of projections after it, from sums over rows.
 
-*Standard* are normalised values before scale and shift. With G the sum over rows of gradient x
-standard, and g that of the gradient, a projection of ``standard * scale + shift`` has the weight
+``x_hat`` is normalised values before scale and shift. With G the sum over rows of gradient x
+x_hat, and g that of the gradient, a projection of ``x_hat * scale + shift`` has the weight
 gradient G * scale + g shift^T. The normalisation's own gradients are the column sums of W * G and
 of W * g.
 """

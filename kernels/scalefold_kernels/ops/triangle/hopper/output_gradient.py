@@ -4,7 +4,7 @@ The loader brings tiles to places of each of two warp groups. What these make of
 the product stays there, announced on ``ready``. A third warp group adds up the weight's gradient
 from there, in registers over all tiles of the CTA; a place is empty when both are done. First, the
 third works the normalisation's scale and shift into weight and bias (``folded``): a projection of
-``standard * scale + shift`` is one of ``standard``.
+``x_hat * scale + shift`` is one of ``x_hat``.
 """
 
 from collections import namedtuple
@@ -87,15 +87,15 @@ def differentiate(w, cta):
         mean_P, rstd_P = next_mean, next_rstd
         slot = ring.wait_full(cta.product, i, w)
         product = cta.product.slots.index(slot).permute((1, 0))
-        standard = (widen(product.load(S)) - mean_P[:, None]) * rstd_P[:, None]
-        product.store(standard.to(dtype))
+        x_hat = (widen(product.load(S)) - mean_P[:, None]) * rstd_P[:, None]
+        product.store(x_hat.to(dtype))
         fence_async_shared()
         # Only now, since the copy of the tile before takes its time.
         tma.store_wait(0)
         if i > 0:
             mbarrier.arrive(cta.product.empty.index(ring.place(cta.product, i - 1, w)))
         mbarrier.wait(cta.folded, 0)
-        d_standard = zeros(TILE, C)
+        grad_hat = zeros(TILE, C)
         for half in range(HALVES):
             weight = cta.weight.index(half)
             gate = cta.gate.index(slot * HALVES + half)
@@ -116,17 +116,17 @@ def differentiate(w, cta):
             fence_async_shared()
             async_store(cta.d_gate_desc, [first, half * 64], gate)
             gradient = gl.convert_layout(gradient, A)
-            d_standard = mma(gradient, weight, d_standard, is_async=True)
+            grad_hat = mma(gradient, weight, grad_hat, is_async=True)
             # Under the product: after the loop, which thread announces would be kept, and spilled.
             mbarrier.arrive(cta.ready.index(slot), pred=half == HALVES - 1)
-            d_standard = mma_wait(0, [d_standard])
+            grad_hat = mma_wait(0, [grad_hat])
         following = parts.tile_of(i + 1, w)
         next_mean = parts.by_position(cta.mean, following, cta.P, S)
         next_rstd = parts.by_position(cta.rstd, following, cta.P, S)
-        standard = widen(product.load(S))
-        along = parts.row_sum(d_standard * standard) * (1.0 / C)
-        average = parts.row_sum(d_standard) * (1.0 / C)
-        d_x = d_standard - average[:, None] - standard * along[:, None]
+        x_hat = widen(product.load(S))
+        mean_product = parts.row_sum(grad_hat * x_hat) * (1.0 / C)
+        mean_grad = parts.row_sum(grad_hat) * (1.0 / C)
+        d_x = grad_hat - mean_grad[:, None] - x_hat * mean_product[:, None]
         d_x = (d_x * rstd_P[:, None]).to(dtype)
         tma.store_wait(0)
         transposed = transposed_smem.index(slot)
@@ -176,9 +176,9 @@ def add_up(cta):
             if parts.tile_of(i, w) < cta.P:
                 slot = ring.place(cta.product, i, w)
                 mbarrier.wait(cta.ready.index(slot), ring.phase(cta.product, i, w))
-                standard = cta.product.slots.index(slot).permute((1, 0))
+                x_hat = cta.product.slots.index(slot).permute((1, 0))
                 gradient = d_out.index(slot).permute((1, 0))
-                products = mma(gradient, standard, products, is_async=True)
+                products = mma(gradient, x_hat, products, is_async=True)
                 sums = mma(gradient, cta.ones, sums, is_async=True)
                 products, sums = mma_wait(0, [products, sums])
                 mbarrier.arrive(cta.product.empty.index(slot))

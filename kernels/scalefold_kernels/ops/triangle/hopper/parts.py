@@ -168,11 +168,11 @@ def standardise(x):
 def normalised(x, first, cta):
     """Rows of a tile after LayerNorm; their statistics are stored."""
     S: gl.constexpr = x.type.layout
-    standard, mean, rstd = standardise(x)
+    x_hat, mean, rstd = standardise(x)
     position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
     gl.store(cta.mean + position, mean, mask=position < cta.P)
     gl.store(cta.rstd + position, rstd, mask=position < cta.P)
-    return standard * columns(cta.norm_weight, S) + columns(cta.norm_bias, S)
+    return x_hat * columns(cta.norm_weight, S) + columns(cta.norm_bias, S)
 
 
 def num_ctas(sizes: Sizes, x: Tensor) -> int:

@@ -46,7 +46,7 @@ def per_tile(HAS_THROUGH, C):
 
 Cta = namedtuple(
     "Cta",
-    "weight_descs gradients operands d_gate_desc through_desc d_z_desc d_values_desc standard_desc "
+    "weight_descs gradients operands d_gate_desc through_desc d_z_desc d_values_desc x_hat_desc "
     "mask mean rstd norm_weight norm_bias a_gate_bias b_gate_bias weights blocks wholes "
     "P num_tiles HAS_THROUGH C",
 )
@@ -161,11 +161,11 @@ def compute(cta):
         scale, shift = parts.raw_columns(cta.norm_weight, S), parts.raw_columns(cta.norm_bias, S)
         whole = ring.wait_full(cta.wholes, i)
         z = cta.wholes.slots.index(whole)
-        standard = (widen(z.load(S)) - mean_P[:, None]) * rstd_P[:, None]
-        z.store(standard.to(dtype))
+        x_hat = (widen(z.load(S)) - mean_P[:, None]) * rstd_P[:, None]
+        z.store(x_hat.to(dtype))
         fence_async_shared()
-        async_store(cta.standard_desc, [first, 0], z)
-        normed = standard * scale.to(gl.float32) + shift.to(gl.float32)
+        async_store(cta.x_hat_desc, [first, 0], z)
+        normed = x_hat * scale.to(gl.float32) + shift.to(gl.float32)
         normed = gl.convert_layout(normed.to(dtype), A)
         d_normed = zeros(TILE, C)
         for step in range(2 * HALVES):
@@ -188,10 +188,10 @@ def compute(cta):
             mbarrier.arrive(cta.weights.empty.index(ring.place(cta.weights, m + half)))
             mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n + half)))
         gradient = d_normed * scale.to(gl.float32)
-        standard = widen(z.load(S))
-        along = parts.row_sum(gradient * standard) * (1.0 / C)
-        average = parts.row_sum(gradient) * (1.0 / C)
-        gradient = gradient - average[:, None] - standard * along[:, None]
+        x_hat = widen(z.load(S))
+        mean_product = parts.row_sum(gradient * x_hat) * (1.0 / C)
+        mean_grad = parts.row_sum(gradient) * (1.0 / C)
+        gradient = gradient - mean_grad[:, None] - x_hat * mean_product[:, None]
         gradient *= rstd_P[:, None]
         if cta.HAS_THROUGH:
             # The last slots of a round, so that they are adjacent.
@@ -216,16 +216,16 @@ def compute(cta):
 def projection_backward_kernel(
     a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     d_a_desc, d_b_desc, a_desc, b_desc, d_gate_desc, z_desc, through_desc, d_z_desc, d_values_desc,
-    standard_desc, mask, mean, rstd, norm_weight, norm_bias, a_gate_bias, b_gate_bias, P,
+    x_hat_desc, mask, mean, rstd, norm_weight, norm_bias, a_gate_bias, b_gate_bias, P,
     num_tiles, HAS_THROUGH: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
-    """Same results as the Triton kernel: d_z (P, C), d_values (4 C, P), standard (P, C)."""
+    """Same results as the Triton kernel: d_z (P, C), d_values (4 C, P), x_hat (P, C)."""
     weight_descs = (
         a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     )  # fmt: skip
     one_group(Cta(
         weight_descs, (d_a_desc, d_b_desc), (a_desc, b_desc), d_gate_desc, through_desc,
-        d_z_desc, d_values_desc, standard_desc, mask, mean, rstd, norm_weight, norm_bias,
+        d_z_desc, d_values_desc, x_hat_desc, mask, mean, rstd, norm_weight, norm_bias,
         a_gate_bias, b_gate_bias, ring.new(a_weight_desc, WEIGHTS, 1),
         ring.new(a_desc, BLOCKS, 1), ring.new(z_desc, WHOLES, 1), gl.to_tensor(P),
         gl.to_tensor(num_tiles), HAS_THROUGH, C,
@@ -237,7 +237,7 @@ def projection_backward(
 ) -> tuple[Tensor, Tensor]:
     d_a, d_b, d_gate, through = gradients
     z, mask, a, b, *stats = kept
-    d_z, standard = torch.empty_like(z), torch.empty_like(z)
+    d_z, x_hat = torch.empty_like(z), torch.empty_like(z)
     d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
     ctas, num_tiles, registers = parts.sharing(sizes, z, 2)
     projection_backward_kernel[(ctas,)](
@@ -245,9 +245,9 @@ def projection_backward(
         *(parts.column_tiles(x, 64) for x in (d_a, d_b, a, b)),
         parts.row_tiles(d_gate, 64), parts.row_tiles(z),
         parts.row_tiles(z if through is None else through, 64), parts.row_tiles(d_z),
-        parts.column_tiles(d_values, 64), parts.row_tiles(standard), mask, *stats,
+        parts.column_tiles(d_values, 64), parts.row_tiles(x_hat), mask, *stats,
         weights.scale, weights.shift, weights.a_gate_bias, weights.b_gate_bias,
         sizes.positions, num_tiles,
         HAS_THROUGH=through is not None, C=sizes.pair, maxnreg=registers,
     )  # fmt: skip
-    return d_z, projection_gradients(sizes, d_values, d_gate, standard, weights)
+    return d_z, projection_gradients(sizes, d_values, d_gate, x_hat, weights)

@@ -21,7 +21,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     Sizes,
     new_stats,
 )
-from scalefold_kernels.ops.triangle.triton.parts import norm_gradient, sigmoid, standardise
+from scalefold_kernels.ops.triangle.triton.parts import sigmoid, standardise, standardise_backward
 from scalefold_kernels.ops.triangle.weights import output_gradients
 
 
@@ -52,10 +52,10 @@ def output_forward_kernel(
     inside = (position[:, None] < P) & (channel < C)[None, :]
     offset = channel[None, :].to(tl.int64) * P + position[:, None]
     x = tl.load(product + offset, mask=inside, other=0.0).to(tl.float32)
-    standard, mean_P, rstd_P = standardise(x, C, BLOCK_C)
+    x_hat, mean_P, rstd_P = standardise(x, C, BLOCK_C)
     tl.store(mean + position, mean_P, mask=position < P)
     tl.store(rstd + position, rstd_P, mask=position < P)
-    normed = standard * load_vector(norm_weight, channel, C)[None, :]
+    normed = x_hat * load_vector(norm_weight, channel, C)[None, :]
     normed = (normed + load_vector(norm_bias, channel, C)[None, :]).to(product.dtype.element_ty)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
@@ -77,12 +77,12 @@ def output_forward_kernel(
 def output_backward_kernel(
     d_out, product, gate, mean, rstd, norm_weight, norm_bias, weight, bias,
     key, layer, threshold, factor,
-    d_product, d_gate, d_value, standard, P, ROWS, COLUMNS,
+    d_product, d_gate, d_value, x_hat, P, ROWS, COLUMNS,
     SHARED: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of product and gate; d_value (P, Z) and standard (C, P) for the weight's."""
+    """Gradients of product and gate; d_value (P, Z) and x_hat (C, P) for the weight's."""
     dtype: tl.constexpr = product.dtype.element_ty
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = position.to(tl.int64)[:, None] * Z
@@ -94,9 +94,9 @@ def output_backward_kernel(
     rstd_P = tl.load(rstd + position, mask=position < P, other=0.0)
     scale_C = load_vector(norm_weight, channel, C)
     shift_C = load_vector(norm_bias, channel, C)
-    standard_PC = (x - mean_P[:, None]) * rstd_P[:, None]
-    normed = (standard_PC * scale_C[None, :] + shift_C[None, :]).to(dtype)
-    tl.store(standard + offset_PC, standard_PC.to(dtype), mask=inside_PC)
+    x_hat_PC = (x - mean_P[:, None]) * rstd_P[:, None]
+    normed = (x_hat_PC * scale_C[None, :] + shift_C[None, :]).to(dtype)
+    tl.store(x_hat + offset_PC, x_hat_PC.to(dtype), mask=inside_PC)
     d_normed = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
@@ -119,8 +119,8 @@ def output_backward_kernel(
         d_normed = tl.dot(gradient, w, d_normed, input_precision=PRECISION)
     # Read again: held over the loop it would cost registers, and with them warps.
     x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
-    standard_PC = (x - mean_P[:, None]) * rstd_P[:, None]
-    d_x = norm_gradient(d_normed * scale_C[None, :], standard_PC, rstd_P, C)
+    x_hat_PC = (x - mean_P[:, None]) * rstd_P[:, None]
+    d_x = standardise_backward(d_normed * scale_C[None, :], x_hat_PC, rstd_P, C)
     tl.store(d_product + offset_PC, d_x.to(dtype), mask=inside_PC)
 
 
@@ -146,13 +146,13 @@ def output_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of product and gate; of the parameters, one after the other in one vector."""
     product, gate, weights, dropout = given
-    d_product, standard = torch.empty_like(product), torch.empty_like(product)
+    d_product, x_hat = torch.empty_like(product), torch.empty_like(product)
     d_gate, d_value = torch.empty_like(gate), torch.empty_like(gate)
     blocks = sizes.tile("output_backward", BLOCK_Z=sizes.pair)
     output_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
         d_out, product, gate, *stats, *weights, *drawing(dropout),
-        d_product, d_gate, d_value, standard, sizes.positions, *gate.shape[1:3],
+        d_product, d_gate, d_value, x_hat, sizes.positions, *gate.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
         **sizes.constants(), **blocks,
     )  # fmt: skip
-    return d_product, d_gate, output_gradients(sizes, d_value, standard, weights)
+    return d_product, d_gate, output_gradients(sizes, d_value, x_hat, weights)

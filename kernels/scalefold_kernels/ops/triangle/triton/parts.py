@@ -3,7 +3,7 @@
 Legend: P = B I J positions of the pair representation, Z its channels, C hidden channels. ``z``,
 ``gate`` and ``out`` are (P, Z), channels last. The operands ``a`` and ``b`` and their product are
 (C, P), positions last, so that the product is a plain batched matrix product. A CTA holds all
-channels of BLOCK_P positions. *Standard* are normalised values before scale and shift.
+channels of BLOCK_P positions. ``x_hat`` is normalised values before scale and shift.
 """
 
 import triton
@@ -48,8 +48,8 @@ def standardise(x, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def norm_gradient(gradient, standard, rstd, CHANNELS: tl.constexpr):
+def standardise_backward(gradient, x_hat, rstd, CHANNELS: tl.constexpr):
     """Gradient of the input of `standardise` from that of its result."""
-    along = tl.sum(gradient * standard, 1) / CHANNELS
-    mean = tl.sum(gradient, 1) / CHANNELS
-    return (gradient - mean[:, None] - standard * along[:, None]) * rstd[:, None]
+    mean_product = tl.sum(gradient * x_hat, 1) / CHANNELS
+    mean_grad = tl.sum(gradient, 1) / CHANNELS
+    return (gradient - mean_grad[:, None] - x_hat * mean_product[:, None]) * rstd[:, None]

@@ -19,7 +19,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     ProjectionWeights,
     Sizes,
 )
-from scalefold_kernels.ops.triangle.triton.parts import norm_gradient, sigmoid, standardise
+from scalefold_kernels.ops.triangle.triton.parts import sigmoid, standardise, standardise_backward
 from scalefold_kernels.ops.triangle.weights import projection_gradients
 
 
@@ -39,10 +39,10 @@ def projection_forward_kernel(
     row = position.to(tl.int64)[:, None] * Z
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
-    standard, mean_P, rstd_P = standardise(x, Z, BLOCK_Z)
+    x_hat, mean_P, rstd_P = standardise(x, Z, BLOCK_Z)
     tl.store(mean + position, mean_P, mask=position < P)
     tl.store(rstd + position, rstd_P, mask=position < P)
-    normed = standard * load_vector(norm_weight, zed, Z)[None, :]
+    normed = x_hat * load_vector(norm_weight, zed, Z)[None, :]
     normed = (normed + load_vector(norm_bias, zed, Z)[None, :]).to(z.dtype.element_ty)
     for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
         channel = step // 2 * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -73,12 +73,12 @@ def projection_forward_kernel(
 def projection_backward_kernel(
     d_a, d_b, d_gate, d_through, z, mask, mean, rstd, a, b, norm_weight, norm_bias,
     a_weight, a_gate_weight, a_gate_bias, b_weight, b_gate_weight, b_gate_bias, gate_weight,
-    d_z, d_values, standard, P,
+    d_z, d_values, x_hat, P,
     HAS_THROUGH: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of z; d_values (4, C, P) and standard (P, Z) for those of the weights.
+    """Gradient of z; d_values (4, C, P) and x_hat (P, Z) for those of the weights.
 
     d_through: gradient of z elsewhere, added here. d_values: gradients of a's value and its gate's
     logit, then of b's.
@@ -93,10 +93,10 @@ def projection_backward_kernel(
     rstd_P = tl.load(rstd + position, mask=position < P, other=0.0)
     mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
     scale_Z = load_vector(norm_weight, zed, Z)
-    standard_PZ = (x - mean_P[:, None]) * rstd_P[:, None]
-    normed = standard_PZ * scale_Z[None, :] + load_vector(norm_bias, zed, Z)[None, :]
+    x_hat_PZ = (x - mean_P[:, None]) * rstd_P[:, None]
+    normed = x_hat_PZ * scale_Z[None, :] + load_vector(norm_bias, zed, Z)[None, :]
     normed = normed.to(dtype)
-    tl.store(standard + row + zed[None, :], standard_PZ.to(dtype), mask=inside)
+    tl.store(x_hat + row + zed[None, :], x_hat_PZ.to(dtype), mask=inside)
     d_normed = tl.zeros((BLOCK_P, BLOCK_Z), tl.float32)
     for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
         channel = step // 2 * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -127,8 +127,8 @@ def projection_backward_kernel(
         w = load_matrix(gate_weight, column, zed, column < Z, Z)
         d_normed = tl.dot(d_logit, w, d_normed, input_precision=PRECISION)
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
-    standard_PZ = (x - mean_P[:, None]) * rstd_P[:, None]
-    d_x = norm_gradient(d_normed * scale_Z[None, :], standard_PZ, rstd_P, Z)
+    x_hat_PZ = (x - mean_P[:, None]) * rstd_P[:, None]
+    d_x = standardise_backward(d_normed * scale_Z[None, :], x_hat_PZ, rstd_P, Z)
     if HAS_THROUGH:
         d_x += tl.load(d_through + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     tl.store(d_z + row + zed[None, :], d_x.to(dtype), mask=inside)
@@ -152,15 +152,15 @@ def projection_backward(
 ) -> tuple[Tensor, Tensor]:
     """Gradient of z; those of the parameters, one after the other in one vector."""
     z, mask, a, b, mean, rstd = kept
-    d_z, standard = torch.empty_like(z), torch.empty_like(z)
+    d_z, x_hat = torch.empty_like(z), torch.empty_like(z)
     d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
     blocks = sizes.tile("projection_backward", BLOCK_C=min(sizes.hidden, sizes.pair))
     projection_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
         *gradients, z, mask, mean, rstd, a, b, weights.scale, weights.shift,
         weights.a, weights.a_gate, weights.a_gate_bias,
         weights.b, weights.b_gate, weights.b_gate_bias, weights.gate,
-        d_z, d_values, standard, sizes.positions,
+        d_z, d_values, x_hat, sizes.positions,
         HAS_THROUGH=gradients.through is not None, BLOCK_Z=block(sizes.pair),
         **sizes.constants(), **blocks,
     )  # fmt: skip
-    return d_z, projection_gradients(sizes, d_values, gradients.gate, standard, weights)
+    return d_z, projection_gradients(sizes, d_values, gradients.gate, x_hat, weights)
