@@ -61,11 +61,11 @@ class Launch(NamedTuple):
 
 
 def output_gradients(length: int) -> None:
-    x_hat, d_value = new(128, 1, length, length), new(1, length, length, 128)
+    x_hat, grad_value = new(128, 1, length, length), new(1, length, length, 128)
     weights = OutputWeights(new(128), new(128), new(128, 128), new(128))
-    sizes = TriangleSizes.of(d_value, 128, 128)
+    sizes = TriangleSizes.of(grad_value, 128, 128)
     with patch.object(triangle_weights, "finish"):
-        triangle_weights.output_gradients(sizes, d_value, x_hat, weights)
+        triangle_weights.output_gradients(sizes, grad_value, x_hat, weights)
 
 
 def channels_first(length: int) -> Tensor:

@@ -19,11 +19,11 @@ from scalefold_kernels.ops.triangle.arguments import OutputWeights, ProjectionWe
 
 @triton.jit
 def sum_products(
-    gradient, x_hat, row, column, P, ROWS, COLUMNS, gradient_row, gradient_position,
+    grad, x_hat, row, column, P, ROWS, COLUMNS, grad_row, grad_position,
     x_hat_position, x_hat_column, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sums over this CTA's positions of gradient x x_hat, and of the gradient (16 times)."""
-    dtype: tl.constexpr = gradient.dtype.element_ty
+    dtype: tl.constexpr = grad.dtype.element_ty
     products = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
     sums = tl.zeros((row.shape[0], 16), tl.float32)
     ones = tl.full((BLOCK_P, 16), 1.0, dtype)
@@ -32,7 +32,7 @@ def sum_products(
         tile = tiles - 1 - from_last  # the last ones written are still in the L2 cache
         position = (tile * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
         inside = (row[:, None] < ROWS) & (position[None, :] < P)
-        at = gradient + row[:, None] * gradient_row + position[None, :] * gradient_position
+        at = grad + row[:, None] * grad_row + position[None, :] * grad_position
         left = tl.load(at, mask=inside, other=0.0)
         inside = (position[:, None] < P) & (column[None, :] < COLUMNS)
         at = x_hat + position[:, None] * x_hat_position + column[None, :] * x_hat_column
@@ -54,50 +54,50 @@ def store_part(partial, partial_bias, products, sums, first, row, column, TOTAL,
 
 @triton.jit
 def output_weights_kernel(
-    d_value, x_hat, partial, partial_bias, P,
+    grad_value, x_hat, partial, partial_bias, P,
     INT64: tl.constexpr, Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums of d_value (P, Z) x x_hat (C, P); CTA (s, t, u): part, rows and columns."""
+    """Sums of grad_value (P, Z) x x_hat (C, P); CTA (s, t, u): part, rows and columns."""
     row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
     products, sums = sum_products(
-        d_value, x_hat, row, index(column, INT64), P, Z, C, 1, Z, 1, P, BLOCK_P, PRECISION
+        grad_value, x_hat, row, index(column, INT64), P, Z, C, 1, Z, 1, P, BLOCK_P, PRECISION
     )
     store_part(partial, partial_bias, products, sums, 0, row, column, Z, Z, C)
 
 
 @triton.jit
 def projection_weights_kernel(
-    d_values, d_gate, x_hat, partial, partial_bias, P,
+    grad_values, grad_gate, x_hat, partial, partial_bias, P,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums of d_values (4 C, P), then of d_gate (P, Z), x x_hat (P, Z)."""
+    """Sums of grad_values (4 C, P), then of grad_gate (P, Z), x x_hat (P, Z)."""
     ABOVE: tl.constexpr = (4 * C + BLOCK_R - 1) // BLOCK_R
     column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
     if tl.program_id(1) < ABOVE:
         row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
         products, sums = sum_products(
-            d_values, x_hat, row.to(tl.int64), column, P, 4 * C, Z, P, 1, Z, 1,
+            grad_values, x_hat, row.to(tl.int64), column, P, 4 * C, Z, P, 1, Z, 1,
             BLOCK_P, PRECISION,
         )  # fmt: skip
         store_part(partial, partial_bias, products, sums, 0, row, column, 4 * C + Z, 4 * C, Z)
     else:
         row = (tl.program_id(1) - ABOVE) * BLOCK_R + tl.arange(0, BLOCK_R)
         products, sums = sum_products(
-            d_gate, x_hat, row, column, P, Z, Z, 1, Z, Z, 1, BLOCK_P, PRECISION
+            grad_gate, x_hat, row, column, P, Z, Z, 1, Z, Z, 1, BLOCK_P, PRECISION
         )
         store_part(partial, partial_bias, products, sums, 4 * C, row, column, 4 * C + Z, Z, Z)
 
 
 def projection_gradients(
-    sizes: Sizes, d_values: Tensor, d_gate: Tensor, x_hat: Tensor, weights: ProjectionWeights
+    sizes: Sizes, grad_values: Tensor, grad_gate: Tensor, x_hat: Tensor, weights: ProjectionWeights
 ) -> Tensor:
     """Gradients of all parameters of the projection, one after the other in one vector.
 
-    ``d_values`` (4 C, P): gradients of a's values, of its gate's logits, and of those of b;
-    ``d_gate`` and ``x_hat`` (P, Z).
+    ``grad_values`` (4 C, P): gradients of a's values, of its gate's logits, and of those of b;
+    ``grad_gate`` and ``x_hat`` (P, Z).
     """
     pair, hidden = sizes.pair, sizes.hidden
     blocks = sizes.tile("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
@@ -105,23 +105,23 @@ def projection_gradients(
     grid = blocks.pop("PARTS"), rows, triton.cdiv(pair, blocks["BLOCK_N"])
     partial, partial_bias = _partial(x_hat, grid[0], 4 * hidden + pair, pair)
     projection_weights_kernel[grid](
-        d_values, d_gate, x_hat, partial, partial_bias, sizes.positions,
+        grad_values, grad_gate, x_hat, partial, partial_bias, sizes.positions,
         **sizes.constants(), **blocks,
     )  # fmt: skip
     return finish(partial, partial_bias, weights.scale, weights.shift, weights.matrices)
 
 
 def output_gradients(
-    sizes: Sizes, d_value: Tensor, x_hat: Tensor, weights: OutputWeights
+    sizes: Sizes, grad_value: Tensor, x_hat: Tensor, weights: OutputWeights
 ) -> Tensor:
-    """As `projection_gradients`, of the output: ``d_value`` (P, Z), ``x_hat`` (C, P)."""
+    """As `projection_gradients`, of the output: ``grad_value`` (P, Z), ``x_hat`` (C, P)."""
     pair, hidden = sizes.pair, sizes.hidden
     blocks = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
     rows = triton.cdiv(pair, blocks["BLOCK_R"])
     grid = blocks.pop("PARTS"), rows, triton.cdiv(hidden, blocks["BLOCK_N"])
-    partial, partial_bias = _partial(d_value, grid[0], pair, hidden)
+    partial, partial_bias = _partial(grad_value, grid[0], pair, hidden)
     output_weights_kernel[grid](
-        d_value, x_hat, partial, partial_bias, sizes.positions, INT64=needs_int64(x_hat),
+        grad_value, x_hat, partial, partial_bias, sizes.positions, INT64=needs_int64(x_hat),
         **sizes.constants(), **blocks,
     )  # fmt: skip
     return finish(partial, partial_bias, weights.scale, weights.shift, [weights.matrix])

@@ -36,8 +36,8 @@ SUM_REGISTERS = gl.constexpr(168)
 
 Cta = namedtuple(
     "Cta",
-    "weight_desc gate_desc d_out_desc d_product_desc d_gate_desc mean rstd norm_weight "
-    "norm_bias bias dropped partial partial_bias weight bias_smem ones product gate d_out "
+    "weight_desc gate_desc grad_out_desc grad_product_desc grad_gate_desc mean rstd norm_weight "
+    "norm_bias bias dropped partial partial_bias weight bias_smem ones product gate grad_out "
     "weight_full folded ready P ROWS COLUMNS SHARED C REGISTERS",
 )
 
@@ -46,7 +46,7 @@ Cta = namedtuple(
 def load(cta):
     HALVES: gl.constexpr = cta.C // 64
     bytes: gl.constexpr = smem.tile_bytes(cta.product.desc) + HALVES * smem.tile_bytes(
-        cta.gate_desc, cta.d_out_desc
+        cta.gate_desc, cta.grad_out_desc
     )
     parts.load_weight(cta.weight_desc, cta.weight_full, cta.weight)
     for i in range(parts.num_rounds(cta.P)):
@@ -60,7 +60,7 @@ def load(cta):
                     at = [first, half * 64]
                     place = slot * HALVES + half
                     async_load(cta.gate_desc, at, bar, cta.gate.index(place))
-                    async_load(cta.d_out_desc, at, bar, cta.d_out.index(place))
+                    async_load(cta.grad_out_desc, at, bar, cta.grad_out.index(place))
 
 
 @gluon.jit
@@ -71,9 +71,9 @@ def differentiate(w, cta):
     S: gl.constexpr = mma_layout(C)
     H: gl.constexpr = mma_layout(64)
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
-    dtype: gl.constexpr = cta.d_gate_desc.dtype
+    dtype: gl.constexpr = cta.grad_gate_desc.dtype
     whole: gl.constexpr = [cta.product.slots.shape[0], C, TILE]
-    transposed_smem = reinterpret(cta.gate, dtype, whole, cta.d_product_desc.layout)
+    transposed_smem = reinterpret(cta.gate, dtype, whole, cta.grad_product_desc.layout)
     bits = no_bits()
     i = gl.to_tensor(0)
     first = parts.tile_of(i, w)
@@ -99,24 +99,24 @@ def differentiate(w, cta):
         for half in range(HALVES):
             weight = cta.weight.index(half)
             gate = cta.gate.index(slot * HALVES + half)
-            d_out = cta.d_out.index(slot * HALVES + half)
+            grad_out = cta.grad_out.index(slot * HALVES + half)
             value = zeros(TILE, 64)
             value = mma(product, weight.permute((1, 0)), value, use_acc=False, is_async=True)
-            gradient = widen(d_out.load(H))
+            grad = widen(grad_out.load(H))
             if cta.SHARED is not None:
-                gradient = dropped_out(gradient, bits, half * 64, cta.dropped[3])
+                grad = dropped_out(grad, bits, half * 64, cta.dropped[3])
             value = mma_wait(0, [value])
             value += cta.bias_smem.index(half).load(gl.SliceLayout(0, H))[None, :]
             opened = parts.sigmoid(widen(gate.load(H)))
             value *= 1.0 - opened
-            gradient *= opened
-            gate.store((gradient * value).to(dtype))
-            gradient = gradient.to(dtype)
-            d_out.store(gradient)
+            grad *= opened
+            gate.store((grad * value).to(dtype))
+            grad = grad.to(dtype)
+            grad_out.store(grad)
             fence_async_shared()
-            async_store(cta.d_gate_desc, [first, half * 64], gate)
-            gradient = gl.convert_layout(gradient, A)
-            grad_hat = mma(gradient, weight, grad_hat, is_async=True)
+            async_store(cta.grad_gate_desc, [first, half * 64], gate)
+            grad = gl.convert_layout(grad, A)
+            grad_hat = mma(grad, weight, grad_hat, is_async=True)
             # Under the product: after the loop, which thread announces would be kept, and spilled.
             mbarrier.arrive(cta.ready.index(slot), pred=half == HALVES - 1)
             grad_hat = mma_wait(0, [grad_hat])
@@ -126,13 +126,13 @@ def differentiate(w, cta):
         x_hat = widen(product.load(S))
         mean_product = parts.row_sum(grad_hat * x_hat) * (1.0 / C)
         mean_grad = parts.row_sum(grad_hat) * (1.0 / C)
-        d_x = grad_hat - mean_grad[:, None] - x_hat * mean_product[:, None]
-        d_x = (d_x * rstd_P[:, None]).to(dtype)
+        grad_x = grad_hat - mean_grad[:, None] - x_hat * mean_product[:, None]
+        grad_x = (grad_x * rstd_P[:, None]).to(dtype)
         tma.store_wait(0)
         transposed = transposed_smem.index(slot)
-        transposed.permute((1, 0)).store(d_x)
+        transposed.permute((1, 0)).store(grad_x)
         fence_async_shared()
-        async_store(cta.d_product_desc, [0, first], transposed)
+        async_store(cta.grad_product_desc, [0, first], transposed)
         i += 1
         first = parts.tile_of(i, w)
     tma.store_wait(0)
@@ -168,7 +168,7 @@ def add_up(cta):
     S: gl.constexpr = mma_layout(C)
     ONES: gl.constexpr = mma_layout(SUMS)
     whole: gl.constexpr = [cta.product.slots.shape[0], TILE, C]
-    d_out = reinterpret(cta.d_out, cta.d_out.dtype, whole, cta.d_out.layout)
+    grad_out = reinterpret(cta.grad_out, cta.grad_out.dtype, whole, cta.grad_out.layout)
     products = zeros(C, C)
     sums = zeros(C, SUMS)
     for i in range(parts.num_rounds(cta.P)):
@@ -177,9 +177,9 @@ def add_up(cta):
                 slot = ring.place(cta.product, i, w)
                 mbarrier.wait(cta.ready.index(slot), ring.phase(cta.product, i, w))
                 x_hat = cta.product.slots.index(slot).permute((1, 0))
-                gradient = d_out.index(slot).permute((1, 0))
-                products = mma(gradient, x_hat, products, is_async=True)
-                sums = mma(gradient, cta.ones, sums, is_async=True)
+                grad = grad_out.index(slot).permute((1, 0))
+                products = mma(grad, x_hat, products, is_async=True)
+                sums = mma(grad, cta.ones, sums, is_async=True)
                 products, sums = mma_wait(0, [products, sums])
                 mbarrier.arrive(cta.product.empty.index(slot))
     row = gl.arange(0, C, layout=gl.SliceLayout(1, S))
@@ -209,11 +209,12 @@ def run_partitions(cta):
 
 @gluon.jit(do_not_specialize=["layer"])
 def output_backward_kernel(
-    d_out_desc, product_desc, gate_desc, weight_desc, d_product_desc, d_gate_desc, mean, rstd,
-    norm_weight, norm_bias, bias, key, layer, threshold, factor, partial, partial_bias, P, ROWS,
-    COLUMNS, SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    grad_out_desc, product_desc, gate_desc, weight_desc, grad_product_desc, grad_gate_desc, mean,
+    rstd, norm_weight, norm_bias, bias, key, layer, threshold, factor, partial, partial_bias, P,
+    ROWS, COLUMNS, SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr,
+    REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """d_product (C, P), d_gate (P, C); partial (CTAs, C, C), partial_bias (CTAs, C)."""
+    """grad_product (C, P), grad_gate (P, C); partial (CTAs, C, C), partial_bias (CTAs, C)."""
     HALVES: gl.constexpr = C // 64
     places: gl.constexpr = GROUPS * STAGES
     bias_smem = smem.numbers(gl.float32, HALVES, 64)
@@ -222,31 +223,31 @@ def output_backward_kernel(
     more = smem.barriers(2, 1)
     dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), factor
     run_partitions(Cta(
-        weight_desc, gate_desc, d_out_desc, d_product_desc, d_gate_desc, mean, rstd,
+        weight_desc, gate_desc, grad_out_desc, grad_product_desc, grad_gate_desc, mean, rstd,
         norm_weight, norm_bias, bias, dropped, partial, partial_bias,
         smem.tiles(weight_desc, HALVES), bias_smem, ones, product,
-        smem.tiles(gate_desc, places * HALVES), smem.tiles(d_out_desc, places * HALVES),
+        smem.tiles(gate_desc, places * HALVES), smem.tiles(grad_out_desc, places * HALVES),
         more.index(0), more.index(1), smem.barriers(places, 1), gl.to_tensor(P),
         gl.to_tensor(ROWS), gl.to_tensor(COLUMNS), SHARED, C, REGISTERS,
     ))  # fmt: skip
 
 
 def output_backward(
-    sizes: Sizes, given: OutputArguments, stats: Sequence[Tensor], d_out: Tensor
+    sizes: Sizes, given: OutputArguments, stats: Sequence[Tensor], grad_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     product, gate, weights, dropout = given
-    d_product, d_gate = torch.empty_like(product), torch.empty_like(gate)
+    grad_product, grad_gate = torch.empty_like(product), torch.empty_like(gate)
     ctas, channels = parts.num_ctas(sizes, gate), sizes.pair
     partial = gate.new_empty(ctas, channels, channels, dtype=torch.float32)
     partial_bias = partial.new_empty(ctas, channels)
     output_backward_kernel[(ctas,)](
-        parts.row_tiles(d_out, 64), parts.column_tiles(product, channels),
+        parts.row_tiles(grad_out, 64), parts.column_tiles(product, channels),
         parts.row_tiles(gate, 64), parts.weight_tiles(weights.matrix),
-        parts.column_tiles(d_product, channels), parts.row_tiles(d_gate, 64),
+        parts.column_tiles(grad_product, channels), parts.row_tiles(grad_gate, 64),
         *stats, weights.scale, weights.shift, weights.bias,
         *drawing(dropout), partial, partial_bias, sizes.positions, *gate.shape[1:3],
         SHARED=None if dropout is None else dropout.shared, C=channels, STAGES=2, REGISTERS=160,
     )  # fmt: skip
     scale, shift, matrix, _ = weights
     gradients = finish(partial, partial_bias, scale, shift, [matrix])
-    return d_product, d_gate, gradients
+    return grad_product, grad_gate, gradients

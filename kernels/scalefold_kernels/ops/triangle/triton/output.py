@@ -75,14 +75,14 @@ def output_forward_kernel(
 
 @triton.jit(do_not_specialize=["layer"])
 def output_backward_kernel(
-    d_out, product, gate, mean, rstd, norm_weight, norm_bias, weight, bias,
+    grad_out, product, gate, mean, rstd, norm_weight, norm_bias, weight, bias,
     key, layer, threshold, factor,
-    d_product, d_gate, d_value, x_hat, P, ROWS, COLUMNS,
+    grad_product, grad_gate, grad_value, x_hat, P, ROWS, COLUMNS,
     SHARED: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of product and gate; d_value (P, Z) and x_hat (C, P) for the weight's."""
+    """Gradients of product and gate; grad_value (P, Z) and x_hat (C, P) for the weight's."""
     dtype: tl.constexpr = product.dtype.element_ty
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = position.to(tl.int64)[:, None] * Z
@@ -97,7 +97,7 @@ def output_backward_kernel(
     x_hat_PC = (x - mean_P[:, None]) * rstd_P[:, None]
     normed = (x_hat_PC * scale_C[None, :] + shift_C[None, :]).to(dtype)
     tl.store(x_hat + offset_PC, x_hat_PC.to(dtype), mask=inside_PC)
-    d_normed = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    grad_normed = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
         inside_PZ = (position[:, None] < P) & (column[None, :] < Z)
@@ -105,23 +105,23 @@ def output_backward_kernel(
         w = load_matrix(weight, column, channel, column < Z, C)
         value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
         value += load_vector(bias, column, Z)[None, :]
-        gradient = tl.load(d_out + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32)
+        grad = tl.load(grad_out + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32)
         opened = sigmoid(tl.load(gate + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32))
         if key is not None:
-            gradient *= factor_of(
+            grad *= factor_of(
                 key, layer, threshold, factor, position, column, P, ROWS, COLUMNS, SHARED
             )
-        gradient *= opened
-        d_logit = gradient * value * (1.0 - opened)
-        tl.store(d_gate + offset_PZ, d_logit.to(dtype), mask=inside_PZ)
-        gradient = gradient.to(dtype)
-        tl.store(d_value + offset_PZ, gradient, mask=inside_PZ)
-        d_normed = tl.dot(gradient, w, d_normed, input_precision=PRECISION)
+        grad *= opened
+        grad_logit = grad * value * (1.0 - opened)
+        tl.store(grad_gate + offset_PZ, grad_logit.to(dtype), mask=inside_PZ)
+        grad = grad.to(dtype)
+        tl.store(grad_value + offset_PZ, grad, mask=inside_PZ)
+        grad_normed = tl.dot(grad, w, grad_normed, input_precision=PRECISION)
     # Read again: held over the loop it would cost registers, and with them warps.
     x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
     x_hat_PC = (x - mean_P[:, None]) * rstd_P[:, None]
-    d_x = standardise_backward(d_normed * scale_C[None, :], x_hat_PC, rstd_P, C)
-    tl.store(d_product + offset_PC, d_x.to(dtype), mask=inside_PC)
+    grad_x = standardise_backward(grad_normed * scale_C[None, :], x_hat_PC, rstd_P, C)
+    tl.store(grad_product + offset_PC, grad_x.to(dtype), mask=inside_PC)
 
 
 def output_forward(
@@ -142,17 +142,17 @@ def output_forward(
 
 
 def output_backward(
-    sizes: Sizes, given: OutputArguments, stats: Sequence[Tensor], d_out: Tensor
+    sizes: Sizes, given: OutputArguments, stats: Sequence[Tensor], grad_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of product and gate; of the parameters, one after the other in one vector."""
     product, gate, weights, dropout = given
-    d_product, x_hat = torch.empty_like(product), torch.empty_like(product)
-    d_gate, d_value = torch.empty_like(gate), torch.empty_like(gate)
+    grad_product, x_hat = torch.empty_like(product), torch.empty_like(product)
+    grad_gate, grad_value = torch.empty_like(gate), torch.empty_like(gate)
     blocks = sizes.tile("output_backward", BLOCK_Z=sizes.pair)
     output_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        d_out, product, gate, *stats, *weights, *drawing(dropout),
-        d_product, d_gate, d_value, x_hat, sizes.positions, *gate.shape[1:3],
+        grad_out, product, gate, *stats, *weights, *drawing(dropout),
+        grad_product, grad_gate, grad_value, x_hat, sizes.positions, *gate.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
         **sizes.constants(), **blocks,
     )  # fmt: skip
-    return d_product, d_gate, output_gradients(sizes, d_value, x_hat, weights)
+    return grad_product, grad_gate, output_gradients(sizes, grad_value, x_hat, weights)

@@ -48,8 +48,8 @@ def standardise(x, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def standardise_backward(gradient, x_hat, rstd, CHANNELS: tl.constexpr):
+def standardise_backward(grad, x_hat, rstd, CHANNELS: tl.constexpr):
     """Gradient of the input of `standardise` from that of its result."""
-    mean_product = tl.sum(gradient * x_hat, 1) / CHANNELS
-    mean_grad = tl.sum(gradient, 1) / CHANNELS
-    return (gradient - mean_grad[:, None] - x_hat * mean_product[:, None]) * rstd[:, None]
+    mean_product = tl.sum(grad * x_hat, 1) / CHANNELS
+    mean_grad = tl.sum(grad, 1) / CHANNELS
+    return (grad - mean_grad[:, None] - x_hat * mean_product[:, None]) * rstd[:, None]

@@ -71,16 +71,16 @@ def projection_forward_kernel(
 
 @triton.jit
 def projection_backward_kernel(
-    d_a, d_b, d_gate, d_through, z, mask, mean, rstd, a, b, norm_weight, norm_bias,
+    grad_a, grad_b, grad_gate, through, z, mask, mean, rstd, a, b, norm_weight, norm_bias,
     a_weight, a_gate_weight, a_gate_bias, b_weight, b_gate_weight, b_gate_bias, gate_weight,
-    d_z, d_values, x_hat, P,
+    grad_z, grad_values, x_hat, P,
     HAS_THROUGH: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of z; d_values (4, C, P) and x_hat (P, Z) for those of the weights.
+    """Gradient of z; grad_values (4, C, P) and x_hat (P, Z) for those of the weights.
 
-    d_through: gradient of z elsewhere, added here. d_values: gradients of a's value and its gate's
+    through: gradient of z elsewhere, added here. grad_values: gradients of a's value and its gate's
     logit, then of b's.
     """
     dtype: tl.constexpr = z.dtype.element_ty
@@ -97,14 +97,14 @@ def projection_backward_kernel(
     normed = x_hat_PZ * scale_Z[None, :] + load_vector(norm_bias, zed, Z)[None, :]
     normed = normed.to(dtype)
     tl.store(x_hat + row + zed[None, :], x_hat_PZ.to(dtype), mask=inside)
-    d_normed = tl.zeros((BLOCK_P, BLOCK_Z), tl.float32)
+    grad_normed = tl.zeros((BLOCK_P, BLOCK_Z), tl.float32)
     for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
         channel = step // 2 * BLOCK_C + tl.arange(0, BLOCK_C)
         is_a = step % 2 == 0
         inside_PC = (position[:, None] < P) & (channel < C)[None, :]
         offset = channel[None, :].to(tl.int64) * P + position[:, None]
-        gradient = tl.load(tl.where(is_a, d_a, d_b) + offset, mask=inside_PC, other=0.0)
-        gradient = gradient.to(tl.float32)
+        grad = tl.load(tl.where(is_a, grad_a, grad_b) + offset, mask=inside_PC, other=0.0)
+        grad = grad.to(tl.float32)
         value = tl.load(tl.where(is_a, a, b) + offset, mask=inside_PC, other=0.0)
         gate_w = tl.where(is_a, a_gate_weight, b_gate_weight)
         gate_w = load_matrix(gate_w, channel, zed, channel < C, Z)
@@ -112,26 +112,26 @@ def projection_backward_kernel(
         opened = tl.dot(normed, tl.trans(gate_w), input_precision=PRECISION)
         opened += load_vector(tl.where(is_a, a_gate_bias, b_gate_bias), channel, C)[None, :]
         opened = sigmoid(opened)
-        # With operand = mask gate value: d_logit = d_operand mask value gate (1 - gate).
-        d_value = (gradient * opened * mask_P[:, None]).to(dtype)
-        d_logit = (gradient * value.to(tl.float32) * (1.0 - opened)).to(dtype)
-        d_normed = tl.dot(d_value, w, d_normed, input_precision=PRECISION)
-        d_normed = tl.dot(d_logit, gate_w, d_normed, input_precision=PRECISION)
-        at = d_values + tl.where(is_a, 0, 2) * C * tl.cast(P, tl.int64) + offset
-        tl.store(at, d_value, mask=inside_PC)
-        tl.store(at + C * tl.cast(P, tl.int64), d_logit, mask=inside_PC)
+        # With operand = mask gate value: grad_logit = grad_operand mask value gate (1 - gate).
+        grad_value = (grad * opened * mask_P[:, None]).to(dtype)
+        grad_logit = (grad * value.to(tl.float32) * (1.0 - opened)).to(dtype)
+        grad_normed = tl.dot(grad_value, w, grad_normed, input_precision=PRECISION)
+        grad_normed = tl.dot(grad_logit, gate_w, grad_normed, input_precision=PRECISION)
+        at = grad_values + tl.where(is_a, 0, 2) * C * tl.cast(P, tl.int64) + offset
+        tl.store(at, grad_value, mask=inside_PC)
+        tl.store(at + C * tl.cast(P, tl.int64), grad_logit, mask=inside_PC)
     for first in tl.range(0, Z, BLOCK_C, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_C)
         inside_column = (position[:, None] < P) & (column[None, :] < Z)
-        d_logit = tl.load(d_gate + row + column[None, :], mask=inside_column, other=0.0)
+        grad_logit = tl.load(grad_gate + row + column[None, :], mask=inside_column, other=0.0)
         w = load_matrix(gate_weight, column, zed, column < Z, Z)
-        d_normed = tl.dot(d_logit, w, d_normed, input_precision=PRECISION)
+        grad_normed = tl.dot(grad_logit, w, grad_normed, input_precision=PRECISION)
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     x_hat_PZ = (x - mean_P[:, None]) * rstd_P[:, None]
-    d_x = standardise_backward(d_normed * scale_Z[None, :], x_hat_PZ, rstd_P, Z)
+    grad_x = standardise_backward(grad_normed * scale_Z[None, :], x_hat_PZ, rstd_P, Z)
     if HAS_THROUGH:
-        d_x += tl.load(d_through + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
-    tl.store(d_z + row + zed[None, :], d_x.to(dtype), mask=inside)
+        grad_x += tl.load(through + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
+    tl.store(grad_z + row + zed[None, :], grad_x.to(dtype), mask=inside)
 
 
 def projection_forward(
@@ -152,15 +152,15 @@ def projection_backward(
 ) -> tuple[Tensor, Tensor]:
     """Gradient of z; those of the parameters, one after the other in one vector."""
     z, mask, a, b, mean, rstd = kept
-    d_z, x_hat = torch.empty_like(z), torch.empty_like(z)
-    d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
+    grad_z, x_hat = torch.empty_like(z), torch.empty_like(z)
+    grad_values = z.new_empty(4 * sizes.hidden, sizes.positions)
     blocks = sizes.tile("projection_backward", BLOCK_C=min(sizes.hidden, sizes.pair))
     projection_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
         *gradients, z, mask, mean, rstd, a, b, weights.scale, weights.shift,
         weights.a, weights.a_gate, weights.a_gate_bias,
         weights.b, weights.b_gate, weights.b_gate_bias, weights.gate,
-        d_z, d_values, x_hat, sizes.positions,
+        grad_z, grad_values, x_hat, sizes.positions,
         HAS_THROUGH=gradients.through is not None, BLOCK_Z=block(sizes.pair),
         **sizes.constants(), **blocks,
     )  # fmt: skip
-    return d_z, projection_gradients(sizes, d_values, gradients.gate, x_hat, weights)
+    return grad_z, projection_gradients(sizes, grad_values, gradients.gate, x_hat, weights)
