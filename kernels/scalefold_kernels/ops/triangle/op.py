@@ -114,7 +114,8 @@ def _projection_backward(
 ) -> tuple[Tensor, Tensor]:
     z, mask, *parameters = _contiguous(z, mask, *parameters)
     through = None if through is None else through.contiguous()
-    given = ProjectionGradients(*_contiguous(*grads), through)
+    grad_a, grad_b, grad_gate = _contiguous(*grads)
+    given = ProjectionGradients(grad_a, grad_b, grad_gate, through)
     kept = ProjectionKept(z, mask, *operands, *stats)
     weights = ProjectionWeights(*parameters)
     sizes = Sizes.of(z, *reversed(weights.a.shape))
