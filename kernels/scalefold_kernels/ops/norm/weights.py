@@ -1,9 +1,8 @@
 """Gradients of a normalisation and of projections after it, from sums over rows.
 
-``x_hat`` is normalised values before scale and shift. With G the sum over rows of gradient x
-x_hat, and g that of the gradient, a projection of ``x_hat * scale + shift`` has the weight
-gradient G * scale + g shift^T. The normalisation's own gradients are the column sums of W * G and
-of W * g.
+With G the sum over rows of gradient x x_hat, and g that of the gradient, a projection of
+``x_hat * norm_weight + norm_bias`` has the weight gradient G * norm_weight + g norm_bias^T. The
+normalisation's own gradients are the column sums of W * G and of W * g.
 """
 
 from __future__ import annotations
@@ -22,39 +21,40 @@ from scalefold_kernels.tiles import architecture, tile
 
 @triton.jit
 def finish_weights_kernel(
-    partial, partial_bias, scale, shift, weights, result, share, PARTS, TOTAL, ROWS, LAST_ROWS,
-    COLUMNS: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
+    partial, partial_bias, norm_weight, norm_bias, weights, result, share, num_parts, total,
+    num_rows, last_rows, COLUMNS: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Adds the parts up, undoes the normalisation's scale and shift; see the module.
+    """Adds the parts up, applies the normalisation's weight and bias; see the module.
 
-    Matrix t of n has ROWS rows (the last: LAST_ROWS). result: the gradients of scale and shift
-    (left to `sum_rows`), then of each matrix and its bias. share (CTAs, 2, COLUMNS): what
-    each CTA's rows give to those of scale and shift. CTA (r, t, n): rows, matrix, columns.
+    A matrix has ``num_rows`` rows, the last one ``last_rows``. ``result``: gradients of the norm's
+    weight and bias (left to `sum_rows`), then of each matrix and its bias. ``share`` (CTAs, 2,
+    COLUMNS): what each CTA's rows give to the first two. CTA (r, t, n): rows, matrix, columns.
     """
     matrix = tl.program_id(1)
     weight = weights[0]
     for n in tl.static_range(1, len(weights)):
         weight = tl.where(matrix == n, weights[n], weight)
-    rows = tl.where(matrix == tl.num_programs(1) - 1, LAST_ROWS, ROWS)
+    rows = tl.where(matrix == tl.num_programs(1) - 1, last_rows, num_rows)
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = (row[:, None] < rows) & (column[None, :] < COLUMNS)
     product = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)
     bias = tl.zeros((BLOCK_R,), tl.float32)
-    place = matrix * ROWS + row
+    place = matrix * num_rows + row
     offset = place[:, None] * COLUMNS + column[None, :]
-    for first in range(0, PARTS, BLOCK_S):
+    for first in range(0, num_parts, BLOCK_S):
         part = first + tl.arange(0, BLOCK_S)
-        at = partial + part[:, None, None] * TOTAL * COLUMNS + offset[None, :, :]
-        there = (part < PARTS)[:, None, None] & inside[None, :, :]
+        at = partial + part[:, None, None] * total * COLUMNS + offset[None, :, :]
+        there = (part < num_parts)[:, None, None] & inside[None, :, :]
         product += tl.sum(tl.load(at, mask=there, other=0.0), 0)
-        at = partial_bias + part[:, None] * TOTAL + place[None, :]
-        there = (part < PARTS)[:, None] & (row < rows)[None, :]
+        at = partial_bias + part[:, None] * total + place[None, :]
+        there = (part < num_parts)[:, None] & (row < rows)[None, :]
         bias += tl.sum(tl.load(at, mask=there, other=0.0), 0)
     w = load_matrix(weight, row, column, row < rows, COLUMNS).to(tl.float32)
-    gradient = product * load_vector(scale, column, COLUMNS)[None, :]
-    gradient += bias[:, None] * load_vector(shift, column, COLUMNS)[None, :]
-    first = 2 * COLUMNS + matrix * ROWS * (COLUMNS + 1)
+    gradient = product * load_vector(norm_weight, column, COLUMNS)[None, :]
+    gradient += bias[:, None] * load_vector(norm_bias, column, COLUMNS)[None, :]
+    first = 2 * COLUMNS + matrix * num_rows * (COLUMNS + 1)
     dtype: tl.constexpr = result.dtype.element_ty
     at = first + row[:, None] * COLUMNS + column[None, :]
     tl.store(result + at, gradient.to(dtype), mask=inside)
@@ -69,27 +69,27 @@ def finish_weights_kernel(
 def finish(
     partial: Tensor,
     partial_bias: Tensor,
-    scale: Tensor,
-    shift: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
     weights: Sequence[Tensor],
     out: Tensor | None = None,
 ) -> Tensor:
-    """Gradients of scale, shift, and each weight and its bias, all in one vector.
+    """Gradients of the norm's weight and bias, and of each weight and its bias, all in one vector.
 
     ``partial`` (parts, rows of all weights, columns) and ``partial_bias`` without columns: parts of
     G and g. ``out``: where the gradients go, if it is given.
     """
     parts, total, columns = partial.shape
     rows, last = weights[0].shape[0], weights[-1].shape[0]
-    gradients = scale.new_empty(2 * columns + total * (columns + 1)) if out is None else out
+    gradients = norm_weight.new_empty(2 * columns + total * (columns + 1)) if out is None else out
     blocks = tile("finish_weights", architecture(partial.device), {})
     blocks["BLOCK_N"] = min(blocks["BLOCK_N"], block(columns))
     across = triton.cdiv(columns, blocks["BLOCK_N"])
     grid = triton.cdiv(max(rows, last), blocks["BLOCK_R"]), len(weights), across
     share = partial.new_empty(grid[0] * grid[1], 2 * columns)
     finish_weights_kernel[grid](
-        partial, partial_bias, scale, shift, tuple(weights), gradients, share, parts, total,
-        rows, last, COLUMNS=columns, **blocks,
+        partial, partial_bias, norm_weight, norm_bias, tuple(weights), gradients, share, parts,
+        total, rows, last, COLUMNS=columns, **blocks,
     )  # fmt: skip
     sum_rows(share, gradients.dtype, gradients[: 2 * columns])
     return gradients

@@ -73,9 +73,9 @@ def forward_kernel(
     inside = inside_s[:, None] & inside_m[None, :]
     x = tl.load(at + column[None, :] * strides[3], mask=inside, other=0.0)
     x_hat, _, _ = standardise(x.to(tl.float32), inside_m, M, BLOCK_M)
-    scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
-    shift = tl.load(norm_bias_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
-    normed = (x_hat * scale[None, :] + shift[None, :]).to(x.dtype)
+    norm_weight = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    norm_bias = tl.load(norm_bias_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(x.dtype)
     mask_at = mask_ptr + sample * mask_strides[0] + s * mask_strides[1] + n * mask_strides[2]
     mask = tl.load(mask_at, mask=inside_s, other=0.0).to(tl.float32)
     weight = load_weights(weight_a_ptr, weight_b_ptr, size_c, M, BLOCK_C, BLOCK_M)
@@ -157,7 +157,7 @@ def backward_kernel(
     column, p = tl.arange(0, BLOCK_M), tl.arange(0, 2 * BLOCK_C)
     which, c = p // BLOCK_C, p % BLOCK_C
     inside_m, inside_c = column < M, c < size_c
-    scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    norm_weight = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
     weight = load_weights(weight_a_ptr, weight_b_ptr, size_c, M, BLOCK_C, BLOCK_M)
     sums = tl.zeros((2 * BLOCK_C, BLOCK_M), tl.float32)
     grad_sums = tl.zeros((2 * BLOCK_C,), tl.float32)
@@ -177,7 +177,7 @@ def backward_kernel(
         x_hat = x_hat.to(x.dtype)  # half the registers until the end
         sums = tl.dot(grad, x_hat, sums, input_precision=PRECISION)
         grad_sums += tl.sum(grad.to(tl.float32), 1)
-        grad_m = tl.dot(grad.T, weight, input_precision=PRECISION) * scale[None, :]
+        grad_m = tl.dot(grad.T, weight, input_precision=PRECISION) * norm_weight[None, :]
         grad_m = standardise_backward(grad_m, x_hat.to(tl.float32), rstd, M)
         if through_ptr is not None:
             grad_m += through.to(tl.float32)

@@ -56,9 +56,9 @@ def transition_forward_kernel(
     inside_c = channels < C
     x = tl.load(x_ptrs + channels[None, :], mask=inside_c[None, :], other=0.0)
     x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, BLOCK_C)
-    scale = tl.load(norm_weight_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
-    shift = tl.load(norm_bias_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
-    normed = (x_hat * scale[None, :] + shift[None, :]).to(x.dtype)
+    norm_weight = tl.load(norm_weight_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
+    norm_bias = tl.load(norm_bias_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
+    normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(x.dtype)
     at = tl.arange(0, BLOCK_R)[:, None] * C + channels[None, :]
     inside = (tl.arange(0, BLOCK_R) < num_rows - first)[:, None] & inside_c[None, :]
     if normed_ptr is not None:

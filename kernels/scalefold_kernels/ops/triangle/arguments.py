@@ -48,8 +48,8 @@ class Sizes:
 class ProjectionWeights(NamedTuple):
     """Parameters of the projection, in the operation's order: (Z,), (C, Z) and (C,), (Z, Z)."""
 
-    scale: Tensor
-    shift: Tensor
+    norm_weight: Tensor
+    norm_bias: Tensor
     a: Tensor
     a_bias: Tensor
     a_gate: Tensor
@@ -106,8 +106,8 @@ class ProjectionKept(NamedTuple):
 class OutputWeights(NamedTuple):
     """Parameters of the output, in the operation's order: (C,), (C,), (Z, C), (Z,)."""
 
-    scale: Tensor
-    shift: Tensor
+    norm_weight: Tensor
+    norm_bias: Tensor
     matrix: Tensor
     bias: Tensor
 

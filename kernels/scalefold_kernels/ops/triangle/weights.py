@@ -1,6 +1,6 @@
 """Gradients of the parameters of triangle multiplication, for all backends of its projections.
 
-They are taken against ``x_hat``, the normalised values before scale and shift, and finished by
+They are taken against ``x_hat``, the values before LayerNorm's weight and bias, and finished by
 `norm.weights`. So the matrix products have the only sums over positions. Legend as in
 `triton.parts`.
 """
@@ -108,7 +108,7 @@ def projection_gradients(
         grad_values, grad_gate, x_hat, partial, partial_bias, sizes.positions,
         **sizes.constants(), **blocks,
     )  # fmt: skip
-    return finish(partial, partial_bias, weights.scale, weights.shift, weights.matrices)
+    return finish(partial, partial_bias, weights.norm_weight, weights.norm_bias, weights.matrices)
 
 
 def output_gradients(
@@ -124,7 +124,7 @@ def output_gradients(
         grad_value, x_hat, partial, partial_bias, sizes.positions, INT64=needs_int64(x_hat),
         **sizes.constants(), **blocks,
     )  # fmt: skip
-    return finish(partial, partial_bias, weights.scale, weights.shift, [weights.matrix])
+    return finish(partial, partial_bias, weights.norm_weight, weights.norm_bias, [weights.matrix])
 
 
 def _partial(like: Tensor, parts: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:

@@ -65,7 +65,7 @@ def compute(w, cta):
     sample, first, first_tile = start_of(w, cta)
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_C
     c = column + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(0, OUT))
-    shift = gl.load(cta.bias + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    bias = gl.load(cta.bias + c, mask=c < cta.C, other=0.0).to(gl.float32)
     if cta.SHARED > 0:
         state = mix(mix(gl.load(cta.key + sample * cta.key_stride), gl.to_tensor(0)), cta.layer)
     if cta.SHARED == 1:
@@ -79,7 +79,7 @@ def compute(w, cta):
         place = ring.wait_full(cta.h, n, w)
         update = mma(cta.h.slots.index(place), cta.weight.permute((1, 0)), zero, use_acc=False)
         mbarrier.arrive(cta.h.empty.index(place))
-        update += shift[None, :]
+        update += bias[None, :]
         if cta.SHARED == 1:
             update *= factor
         if cta.SHARED == 2:

@@ -88,12 +88,12 @@ def normalise_backward(
     mean_grad = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
     mean_product = mean_grad
     for part in gl.static_range(cta.BLOCK_C // PART):
-        scale = cta.norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
+        norm_weight = cta.norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
         piece = x_tile.slice(part * PART, PART, dim=1)
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
         product = grads[part] * x_hat
-        mean_grad += gl.sum(grads[part] * scale[None, :], 1)
-        mean_product += gl.sum(product * scale[None, :], 1)
+        mean_grad += gl.sum(grads[part] * norm_weight[None, :], 1)
+        mean_product += gl.sum(product * norm_weight[None, :], 1)
         added = added + (
             add_rows(sums[2 * part], product, spare, ones),
             add_rows(sums[2 * part + 1], grads[part], spare, ones),
@@ -103,11 +103,11 @@ def normalise_backward(
     for part in gl.static_range(cta.BLOCK_C // PART):
         piece = x_tile.slice(part * PART, PART, dim=1)
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
-        scale = cta.norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
-        shift = cta.norm_smem.index(1).slice(part * PART, PART).load(COLUMN)
-        piece.store((x_hat * scale[None, :] + shift[None, :]).to(x_tile.dtype))
-        grad = grads[part] * scale[None, :] - mean_grad[:, None] - x_hat * mean_product[:, None]
-        grad *= rstd[:, None]
+        norm_weight = cta.norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
+        norm_bias = cta.norm_smem.index(1).slice(part * PART, PART).load(COLUMN)
+        piece.store((x_hat * norm_weight[None, :] + norm_bias[None, :]).to(x_tile.dtype))
+        grad = grads[part] * norm_weight[None, :]
+        grad = (grad - mean_grad[:, None] - x_hat * mean_product[:, None]) * rstd[:, None]
         piece = grad_tile.slice(part * PART, PART, dim=1)
         if cta.HAS_THROUGH:
             grad += widen(piece.load(L))
@@ -276,10 +276,8 @@ def projection_backward_hopper_kernel(
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     norm_smem = smem.numbers(gl.float32, 2, BLOCK_C)
     c = gl.arange(0, BLOCK_C, layout=flat)
-    scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
-    norm_smem.index(0).store(scale)
-    shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
-    norm_smem.index(1).store(shift)
+    norm_smem.index(0).store(gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32))
+    norm_smem.index(1).store(gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32))
     grad, weight = ring.new(grad_desc, 2 * STAGES, 1), ring.new(weight_desc, STAGES, 2)
     few_weight, few_smem = smem.tile(few_desc), smem.matrices(2, ROWS, FEW)
     x = ring.new(x_desc, 2, 1)

@@ -81,9 +81,9 @@ def normalised(tile, first, cta, L: gl.constexpr):
     gl.store(cta.stats + row, mean, mask=row < cta.num_rows)
     gl.store(cta.stats + cta.num_rows + row, rstd, mask=row < cta.num_rows)
     # Both are 0 beyond C.
-    scale = gl.load(cta.norm_weight + c, mask=c < cta.C, other=0.0).to(gl.float32)
-    shift = gl.load(cta.norm_bias + c, mask=c < cta.C, other=0.0).to(gl.float32)
-    return (x_hat * scale[None, :] + shift[None, :]).to(tile.dtype)
+    norm_weight = gl.load(cta.norm_weight + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    norm_bias = gl.load(cta.norm_bias + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    return (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(tile.dtype)
 
 
 @gluon.jit
@@ -121,7 +121,7 @@ def compute(w, cta):
             if cta.HAS_BIAS:
                 p = block * cta.BLOCK_P + column
                 inside = (p >= cta.first_biased) & (p < cta.P)
-                shift = gl.load(cta.bias + p - cta.first_biased, mask=inside, other=0.0).to(
+                bias = gl.load(cta.bias + p - cta.first_biased, mask=inside, other=0.0).to(
                     gl.float32
                 )
             if cta.BLOCKS > cta.STAGES:
@@ -140,7 +140,7 @@ def compute(w, cta):
                     own = block * cta.BLOCK_P + column < cta.SCALED
                     out *= gl.where(own, cta.first_scale, 1.0)[None, :]
             if cta.HAS_BIAS:
-                out += shift[None, :]
+                out += bias[None, :]
             out_tile = cta.out_smem.index(i % cta.OUT_STAGES * 2 + w)
             # What was last in this place has left.
             tma.store_wait(cta.OUT_STAGES - 1)

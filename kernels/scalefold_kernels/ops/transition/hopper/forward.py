@@ -50,13 +50,14 @@ def part_width(columns):
 
 
 @gluon.jit
-def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr):
+def normalise(tile, cta):
     """Normalise a tile's rows in place; returns their mean and 1 / standard deviation.
 
     The tile is 0 beyond C.
     """
-    WIDTH: gl.constexpr = part_width(BLOCK_C)
-    NUMBER: gl.constexpr = BLOCK_C // WIDTH
+    C: gl.constexpr = cta.C
+    WIDTH: gl.constexpr = part_width(cta.BLOCK_C)
+    NUMBER: gl.constexpr = cta.BLOCK_C // WIDTH
     L: gl.constexpr = mma_layout(WIDTH)
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     pieces = ()
@@ -69,7 +70,7 @@ def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr):
     total = zeros(ROWS, WIDTH)
     for part in gl.static_range(NUMBER):
         centred = widen(pieces[part].load(L)) - mean[:, None]
-        if C < BLOCK_C:
+        if C < cta.BLOCK_C:
             centred = gl.where((part * WIDTH + column < C)[None, :], centred, 0.0)
         total += centred * centred
     rstd = gl.rsqrt(gl.sum(total, 1) * (1.0 / C) + EPS)
@@ -78,9 +79,9 @@ def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr):
         piece = pieces[part]
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
         # Both are 0 beyond C.
-        scale = gl.load(weight + c, mask=c < C, other=0.0).to(gl.float32)
-        shift = gl.load(bias + c, mask=c < C, other=0.0).to(gl.float32)
-        piece.store((x_hat * scale[None, :] + shift[None, :]).to(tile.dtype))
+        norm_weight = gl.load(cta.norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
+        norm_bias = gl.load(cta.norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
+        piece.store((x_hat * norm_weight[None, :] + norm_bias[None, :]).to(tile.dtype))
     return mean, rstd
 
 
@@ -106,7 +107,7 @@ def compute(w: gl.constexpr, cta):
             # Wait until this group's previous result, two numbers ago, has left.
             tma.store_wait(0)
             mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, number - 2)))
-        mean, rstd = normalise(x_tile, cta.norm_weight, cta.norm_bias, cta.C, cta.BLOCK_C)
+        mean, rstd = normalise(x_tile, cta)
         fence_async_shared()
         if cta.KEEP:
             async_store(cta.normed_desc, [row, 0], x_tile)

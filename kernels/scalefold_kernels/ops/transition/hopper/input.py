@@ -84,9 +84,7 @@ def skip(cta, i):
 
 
 @gluon.jit
-def sums_over_channels(
-    grad_normed, x_tile, norm_weight, mean, C: gl.constexpr, BLOCK_C: gl.constexpr
-):
+def sums_over_channels(grad_normed, x_tile, mean, cta):
     """Sum the gradient of x_hat, and its product with x - mean, over the channels of each row."""
     L: gl.constexpr = mma_layout(NARROW)
     column = gl.arange(0, NARROW, layout=gl.SliceLayout(0, L))
@@ -94,10 +92,10 @@ def sums_over_channels(
     grads = columns(grad_normed, NARROW)
     total = zeros(ROWS, NARROW)
     product = total
-    for part in gl.static_range(BLOCK_C // NARROW):
+    for part in gl.static_range(cta.BLOCK_C // NARROW):
         c = part * NARROW + column
-        scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
-        grad = grads[part] * scale[None, :]
+        norm_weight = gl.load(cta.norm_weight + c, mask=c < cta.C, other=0.0).to(gl.float32)
+        grad = grads[part] * norm_weight[None, :]
         x = widen(x_tile.slice(part * NARROW, NARROW, dim=1).load(L))
         total += grad
         product += grad * (x - mean[:, None])
@@ -115,23 +113,22 @@ def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
     r = row + gl.arange(0, ROWS, layout=ROW)
     mean = gl.load(cta.stats + r, mask=r < cta.num_rows, other=0.0)
     rstd = gl.load(cta.stats + cta.num_rows + r, mask=r < cta.num_rows, other=0.0)
-    mean_grad, mean_product = sums_over_channels(
-        grad_normed, x_tile, cta.norm_weight, mean, cta.C, cta.BLOCK_C
-    )
+    mean_grad, mean_product = sums_over_channels(grad_normed, x_tile, mean, cta)
     mean_grad = gl.convert_layout(mean_grad, ROW) * (1.0 / cta.C)
     mean_product = gl.convert_layout(mean_product, ROW) * rstd * (1.0 / cta.C)
-    shift = mean * rstd
-    norm_weight = cta.norm_weight + opaque_zero(row, 31)
+    mean_rstd = mean * rstd
+    zero = opaque_zero(row, 31)
     grads = columns(grad_normed, WIDTH)
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     for part in gl.static_range(cta.BLOCK_C // WIDTH):
         c = part * WIDTH + column
-        scale = gl.load(norm_weight + c, mask=c < cta.C, other=0.0).to(gl.float32)
+        norm_weight = gl.load(cta.norm_weight + zero + c, mask=c < cta.C, other=0.0).to(gl.float32)
         x_piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
         piece = grad_tile.slice(part * WIDTH, WIDTH, dim=1)
         x, residual = x_piece.load(L), piece.load(L)
-        x_hat = widen(x) * rstd[:, None] - shift[:, None]
-        grad = grads[part] * scale[None, :] - mean_grad[:, None] - x_hat * mean_product[:, None]
+        x_hat = widen(x) * rstd[:, None] - mean_rstd[:, None]
+        grad = grads[part] * norm_weight[None, :] - mean_grad[:, None]
+        grad -= x_hat * mean_product[:, None]
         x_piece.store((grads[part] * x_hat).to(grad_tile.dtype))
         piece.store((grad * rstd[:, None] + widen(residual)).to(grad_tile.dtype))
 

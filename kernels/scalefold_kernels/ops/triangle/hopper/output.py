@@ -77,9 +77,9 @@ def compute(cta):
             weight = cta.weight.index(half).permute((1, 0))
             value = mma(normed, weight, zero, use_acc=False, is_async=True)
             opened = parts.sigmoid(widen(cta.gate.index(half).load(H)))
-            shift = parts.columns(cta.bias + half * 64, H)
+            bias = parts.columns(cta.bias + half * 64, H)
             value = mma_wait(0, [value])
-            value = (value + shift) * opened
+            value = (value + bias) * opened
             if cta.SHARED is not None:
                 value = dropped_out(value, bits, half * 64, cta.dropped[3])
             z = cta.z.index(half)
@@ -121,7 +121,7 @@ def output_forward(
     output_forward_kernel[(ctas,)](
         parts.column_tiles(product, sizes.hidden), *(parts.row_tiles(x, 64) for x in (gate, z)),
         parts.weight_tiles(weights.matrix), parts.row_tiles(out, 64),
-        weights.scale, weights.shift, weights.bias, *drawing(dropout),
+        weights.norm_weight, weights.norm_bias, weights.bias, *drawing(dropout),
         mean, rstd, sizes.positions, *z.shape[1:3], num_tiles,
         SHARED=None if dropout is None else dropout.shared, C=sizes.pair, maxnreg=registers,
     )  # fmt: skip

@@ -3,8 +3,8 @@
 The loader brings tiles to places of each of two warp groups. What these make of the gradient and of
 the product stays there, announced on ``ready``. A third warp group adds up the weight's gradient
 from there, in registers over all tiles of the CTA; a place is empty when both are done. First, the
-third works the normalisation's scale and shift into weight and bias (``folded``): a projection of
-``x_hat * scale + shift`` is one of ``x_hat``.
+third works LayerNorm's weight and bias into the projection's (``folded``): a
+projection of ``x_hat * norm_weight + norm_bias`` is one of ``x_hat``.
 """
 
 from collections import namedtuple
@@ -140,22 +140,22 @@ def differentiate(w, cta):
 
 @gluon.jit
 def fold(cta):
-    """Work scale and shift into the weight, once it is there, and into the bias."""
+    """Work LayerNorm's weight into the weight, once it is there, and its bias into the bias."""
     C: gl.constexpr = cta.C
     S: gl.constexpr = mma_layout(C)
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, S))
     # They come from memory, too: while the weight does.
-    scale = parts.raw_columns(cta.norm_weight, S)
-    shift = parts.raw_columns(cta.norm_bias, S)
+    norm_weight = parts.raw_columns(cta.norm_weight, S)
+    norm_bias = parts.raw_columns(cta.norm_bias, S)
     first_bias = gl.load(cta.bias + row)
     last_bias = gl.load(cta.bias + C - 64 + row)
     mbarrier.wait(cta.weight_full, 0)
     for half in gl.static_range(C // 64):
         weight = widen(cta.weight.index(half).load(S))
         added = first_bias if half == 0 else last_bias
-        added = added.to(gl.float32) + parts.row_sum(weight * shift.to(gl.float32))
+        added = added.to(gl.float32) + parts.row_sum(weight * norm_bias.to(gl.float32))
         cta.bias_smem.index(half).store(added)
-        cta.weight.index(half).store((weight * scale.to(gl.float32)).to(cta.weight.dtype))
+        cta.weight.index(half).store((weight * norm_weight.to(gl.float32)).to(cta.weight.dtype))
     fence_async_shared()
 
 
@@ -244,10 +244,10 @@ def output_backward(
         parts.row_tiles(grad_out, 64), parts.column_tiles(product, channels),
         parts.row_tiles(gate, 64), parts.weight_tiles(weights.matrix),
         parts.column_tiles(grad_product, channels), parts.row_tiles(grad_gate, 64),
-        *stats, weights.scale, weights.shift, weights.bias,
+        *stats, weights.norm_weight, weights.norm_bias, weights.bias,
         *drawing(dropout), partial, partial_bias, sizes.positions, *gate.shape[1:3],
         SHARED=None if dropout is None else dropout.shared, C=channels, STAGES=2, REGISTERS=160,
     )  # fmt: skip
-    scale, shift, matrix, _ = weights
-    gradients = finish(partial, partial_bias, scale, shift, [matrix])
+    *norm, matrix, _ = weights
+    gradients = finish(partial, partial_bias, *norm, [matrix])
     return grad_product, grad_gate, gradients

@@ -139,7 +139,7 @@ def projection_forward(
     projection_forward_kernel[(parts.num_ctas(sizes, z),)](
         parts.row_tiles(z), *(parts.weight_tiles(w) for w in weights.matrices),
         *(parts.column_tiles(x, 64) for x in (found.a, found.b)), parts.row_tiles(found.gate, 64),
-        mask, weights.scale, weights.shift, weights.a_bias, weights.a_gate_bias,
+        mask, weights.norm_weight, weights.norm_bias, weights.a_bias, weights.a_gate_bias,
         weights.b_bias, weights.b_gate_bias, weights.gate_bias, found.mean, found.rstd,
         sizes.positions, C=sizes.pair, REGISTERS=parts.COMPUTING_REGISTERS,
     )  # fmt: skip

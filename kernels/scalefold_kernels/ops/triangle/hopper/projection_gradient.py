@@ -158,14 +158,15 @@ def compute(cta):
         first = tile * TILE
         mean_P, rstd_P = next_mean, next_rstd
         mask_P = parts.by_position(cta.mask, first, cta.P, H)
-        scale, shift = parts.raw_columns(cta.norm_weight, S), parts.raw_columns(cta.norm_bias, S)
+        norm_weight = parts.raw_columns(cta.norm_weight, S)
+        norm_bias = parts.raw_columns(cta.norm_bias, S)
         whole = ring.wait_full(cta.wholes, i)
         z = cta.wholes.slots.index(whole)
         x_hat = (widen(z.load(S)) - mean_P[:, None]) * rstd_P[:, None]
         z.store(x_hat.to(dtype))
         fence_async_shared()
         async_store(cta.x_hat_desc, [first, 0], z)
-        normed = x_hat * scale.to(gl.float32) + shift.to(gl.float32)
+        normed = x_hat * norm_weight.to(gl.float32) + norm_bias.to(gl.float32)
         normed = gl.convert_layout(normed.to(dtype), A)
         grad_normed = zeros(TILE, C)
         for step in range(2 * HALVES):
@@ -179,7 +180,7 @@ def compute(cta):
             grad_gate = cta.blocks.slots.index(ring.wait_full(cta.blocks, n + half))
             grad_normed = mma(grad_gate, weight, grad_normed, is_async=True)
         # What comes from memory, now, while the products are under way.
-        scale = parts.raw_columns(cta.norm_weight, S)
+        norm_weight = parts.raw_columns(cta.norm_weight, S)
         following = first + gl.num_programs(0) * TILE
         next_mean = parts.by_position(cta.mean, following, cta.P, S)
         next_rstd = parts.by_position(cta.rstd, following, cta.P, S)
@@ -187,7 +188,7 @@ def compute(cta):
         for half in gl.static_range(HALVES):
             mbarrier.arrive(cta.weights.empty.index(ring.place(cta.weights, m + half)))
             mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n + half)))
-        grad_hat = grad_normed * scale.to(gl.float32)
+        grad_hat = grad_normed * norm_weight.to(gl.float32)
         x_hat = widen(z.load(S))
         mean_product = parts.row_sum(grad_hat * x_hat) * (1.0 / C)
         mean_grad = parts.row_sum(grad_hat) * (1.0 / C)
@@ -246,7 +247,7 @@ def projection_backward(
         parts.row_tiles(grad_gate, 64), parts.row_tiles(z),
         parts.row_tiles(z if through is None else through, 64), parts.row_tiles(grad_z),
         parts.column_tiles(grad_values, 64), parts.row_tiles(x_hat), mask, *stats,
-        weights.scale, weights.shift, weights.a_gate_bias, weights.b_gate_bias,
+        weights.norm_weight, weights.norm_bias, weights.a_gate_bias, weights.b_gate_bias,
         sizes.positions, num_tiles,
         HAS_THROUGH=through is not None, C=sizes.pair, maxnreg=registers,
     )  # fmt: skip

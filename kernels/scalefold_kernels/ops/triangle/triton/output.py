@@ -92,10 +92,10 @@ def output_backward_kernel(
     x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
     mean_P = tl.load(mean + position, mask=position < P, other=0.0)
     rstd_P = tl.load(rstd + position, mask=position < P, other=0.0)
-    scale_C = load_vector(norm_weight, channel, C)
-    shift_C = load_vector(norm_bias, channel, C)
+    norm_weight_C = load_vector(norm_weight, channel, C)
+    norm_bias_C = load_vector(norm_bias, channel, C)
     x_hat_PC = (x - mean_P[:, None]) * rstd_P[:, None]
-    normed = (x_hat_PC * scale_C[None, :] + shift_C[None, :]).to(dtype)
+    normed = (x_hat_PC * norm_weight_C[None, :] + norm_bias_C[None, :]).to(dtype)
     tl.store(x_hat + offset_PC, x_hat_PC.to(dtype), mask=inside_PC)
     grad_normed = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
@@ -120,7 +120,7 @@ def output_backward_kernel(
     # Read again: held over the loop it would cost registers, and with them warps.
     x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
     x_hat_PC = (x - mean_P[:, None]) * rstd_P[:, None]
-    grad_x = standardise_backward(grad_normed * scale_C[None, :], x_hat_PC, rstd_P, C)
+    grad_x = standardise_backward(grad_normed * norm_weight_C[None, :], x_hat_PC, rstd_P, C)
     tl.store(grad_product + offset_PC, grad_x.to(dtype), mask=inside_PC)
 
 

@@ -3,7 +3,7 @@
 Legend: P = B I J positions of the pair representation, Z its channels, C hidden channels. ``z``,
 ``gate`` and ``out`` are (P, Z), channels last. The operands ``a`` and ``b`` and their product are
 (C, P), positions last, so that the product is a plain batched matrix product. A CTA holds all
-channels of BLOCK_P positions. ``x_hat`` is normalised values before scale and shift.
+channels of BLOCK_P positions. ``x_hat``: normalised, without LayerNorm's weight and bias.
 """
 
 import triton

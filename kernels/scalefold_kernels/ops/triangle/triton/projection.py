@@ -92,9 +92,9 @@ def projection_backward_kernel(
     mean_P = tl.load(mean + position, mask=position < P, other=0.0)
     rstd_P = tl.load(rstd + position, mask=position < P, other=0.0)
     mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
-    scale_Z = load_vector(norm_weight, zed, Z)
+    norm_weight_Z = load_vector(norm_weight, zed, Z)
     x_hat_PZ = (x - mean_P[:, None]) * rstd_P[:, None]
-    normed = x_hat_PZ * scale_Z[None, :] + load_vector(norm_bias, zed, Z)[None, :]
+    normed = x_hat_PZ * norm_weight_Z[None, :] + load_vector(norm_bias, zed, Z)[None, :]
     normed = normed.to(dtype)
     tl.store(x_hat + row + zed[None, :], x_hat_PZ.to(dtype), mask=inside)
     grad_normed = tl.zeros((BLOCK_P, BLOCK_Z), tl.float32)
@@ -128,7 +128,7 @@ def projection_backward_kernel(
         grad_normed = tl.dot(grad_logit, w, grad_normed, input_precision=PRECISION)
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     x_hat_PZ = (x - mean_P[:, None]) * rstd_P[:, None]
-    grad_x = standardise_backward(grad_normed * scale_Z[None, :], x_hat_PZ, rstd_P, Z)
+    grad_x = standardise_backward(grad_normed * norm_weight_Z[None, :], x_hat_PZ, rstd_P, Z)
     if HAS_THROUGH:
         grad_x += tl.load(through + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     tl.store(grad_z + row + zed[None, :], grad_x.to(dtype), mask=inside)
@@ -156,7 +156,7 @@ def projection_backward(
     grad_values = z.new_empty(4 * sizes.hidden, sizes.positions)
     blocks = sizes.tile("projection_backward", BLOCK_C=min(sizes.hidden, sizes.pair))
     projection_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        *gradients, z, mask, mean, rstd, a, b, weights.scale, weights.shift,
+        *gradients, z, mask, mean, rstd, a, b, weights.norm_weight, weights.norm_bias,
         weights.a, weights.a_gate, weights.a_gate_bias,
         weights.b, weights.b_gate, weights.b_gate_bias, weights.gate,
         grad_z, grad_values, x_hat, sizes.positions,
