@@ -91,9 +91,9 @@ def differentiate_block(grad_k, grad_v, k, v, i, j, alike, unit, cta):
     ``alike``: all keys have the same weight.
     """
     dtype: gl.constexpr = cta.q.desc.dtype
-    S: gl.constexpr = mma_layout(cta.BLOCK_Q)
+    LOGITS: gl.constexpr = mma_layout(cta.BLOCK_Q)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(cta.C), 2)
-    by_column: gl.constexpr = gl.SliceLayout(0, S)
+    by_column: gl.constexpr = gl.SliceLayout(0, LOGITS)
     # Logits are transposed, and so is the bias unless memory has it so.
     s = parts.load_bias(cta.bias_smem.index(j), cta.BLOCK_Q, cta.HAS_BIAS, not cta.TRANSPOSED)
     place = parts.wait_block(cta.q, i, j, cta.NUM_BLOCKS)

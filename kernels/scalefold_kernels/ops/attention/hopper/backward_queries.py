@@ -137,7 +137,7 @@ def differentiate_block(
     q, grad_out, lse_tile, delta_tile, none_masked, factor, unit = row
     k_ring, v_ring, bias_smem, sums_smem, mask_smem = memory
     dtype: gl.constexpr = k_ring.desc.dtype
-    S: gl.constexpr = mma_layout(BLOCK_K)
+    LOGITS: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
     s = parts.load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TRANSPOSED)
     place = parts.wait_block(k_ring, i, j, NUM_BLOCKS)
@@ -152,7 +152,7 @@ def differentiate_block(
         earlier = sums.load(zero.type.layout)
     s, grad_p = mma_wait(0, [s, grad_p])
     if not none_masked:
-        added = mask_smem.index(masked).load(gl.SliceLayout(0, S)).to(gl.float32)
+        added = mask_smem.index(masked).load(gl.SliceLayout(0, LOGITS)).to(gl.float32)
         s = s * factor + added[None, :]
     p = gl.exp2(s * unit - lse_tile[:, None])
     grad_s = p * (grad_p - delta_tile[:, None])
@@ -169,14 +169,14 @@ def write_sums(
     NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
     """Store a pass's sums of the bias's gradient; ``inside``: which queries exist."""
-    S: gl.constexpr = mma_layout(BLOCK_K)
+    LOGITS: gl.constexpr = mma_layout(BLOCK_K)
     for b in range(NUM_BLOCKS):
         first = (pass_index * NUM_BLOCKS + b) * BLOCK_K
-        keys = first + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, S))
+        keys = first + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, LOGITS))
         at = parts.sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
         both = inside[:, None] & (keys[None, :] < num_keys)
         zero = parts.by_thread(zeros(64, BLOCK_K))
-        summed = parts.by_position(sums_smem.index(b).load(zero.type.layout), S)
+        summed = parts.by_position(sums_smem.index(b).load(zero.type.layout), LOGITS)
         gl.store(partial + at, summed * BIAS_SCALE, mask=both)
 
 
@@ -212,9 +212,9 @@ def backward_queries_kernel(
     query_full, bias_full = others.index(0), others.index(1)
     fence_async_shared()
 
-    S: gl.constexpr = mma_layout(BLOCK_K)
+    LOGITS: gl.constexpr = mma_layout(BLOCK_K)
     OUT: gl.constexpr = mma_layout(C)
-    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    A: gl.constexpr = gl.DotOperandLayout(0, LOGITS, 2)
 
     mbarrier.expect(query_full, smem.tile_bytes(q_desc, grad_desc))
     first = [batch, first_row, first_q, head, 0]
@@ -226,7 +226,7 @@ def backward_queries_kernel(
     mask = parts.mask_of(mask, batch, mask_strides, num_keys)
     row_mask = parts.load_mask(mask, first_row, KEYS)
     unmasked = parts.count(row_mask)
-    queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, S))
+    queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, LOGITS))
     inside = queries < num_queries
     VECTORS: gl.constexpr = by_vector(gl.full([64, C], 0.0, q_desc.dtype, OUT)).type.layout
     places = gl.arange(0, 64, layout=gl.SliceLayout(1, VECTORS))

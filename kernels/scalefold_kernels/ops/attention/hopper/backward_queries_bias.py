@@ -172,12 +172,12 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
 @gluon.jit
 def compute(w: gl.constexpr, cta):
     """Warp group ``w``. The first adds the gradients of queries of both."""
-    S: gl.constexpr = mma_layout(BLOCK_K)
+    LOGITS: gl.constexpr = mma_layout(BLOCK_K)
     OUT: gl.constexpr = mma_layout(cta.C)
-    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    A: gl.constexpr = gl.DotOperandLayout(0, LOGITS, 2)
     A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    by_row: gl.constexpr = gl.SliceLayout(1, S)
-    by_column: gl.constexpr = gl.SliceLayout(0, S)
+    by_row: gl.constexpr = gl.SliceLayout(1, LOGITS)
+    by_column: gl.constexpr = gl.SliceLayout(0, LOGITS)
     # Copies from shared memory that `undo_gate_of_row` starts.
     copies: gl.constexpr = (2 if cta.HAS_GATE else 0) + (1 if cta.SCALE_Q else 0)
     sums = zeros(64, BLOCK_K)

@@ -128,16 +128,16 @@ def differentiate_block(
     q_smem, grad_smem, out_smem, grad_s_smem = memory
     WARPS: gl.constexpr = gl.num_warps()
     dtype: gl.constexpr = q_smem.dtype
-    S: gl.constexpr = shared_mma_layout(64, WARPS, 1)
+    LOGITS: gl.constexpr = shared_mma_layout(64, WARPS, 1)
     # Queries are 64: warp groups share the channels.
     OUT_Q: gl.constexpr = shared_mma_layout(C * 4 // WARPS, 4, WARPS // 4)
     A_P: gl.constexpr = gl.DotOperandLayout(0, shared_mma_layout(C, WARPS, 1), 2)
-    by_column: gl.constexpr = gl.SliceLayout(0, S)
+    by_column: gl.constexpr = gl.SliceLayout(0, LOGITS)
     q = q_smem.index(slot).reshape([64, C])
     grad = grad_smem.index(slot).reshape([64, C])
-    s = gl.full([KEYS, 64], 0.0, gl.float32, S)
+    s = gl.full([KEYS, 64], 0.0, gl.float32, LOGITS)
     s = mma(k, q.permute((1, 0)), s, use_acc=False, is_async=True)
-    grad_p = gl.full([KEYS, 64], 0.0, gl.float32, S)
+    grad_p = gl.full([KEYS, 64], 0.0, gl.float32, LOGITS)
     grad_p = mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
     s, grad_p = mma_wait(0, [s, grad_p])
     lse_tile = numbers_at(out_smem.index(slot), 1, C).load(by_column)

@@ -213,10 +213,10 @@ def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
     Pass 0 is the fast one. Pass 1 repeats all rows with their maximum, ``EXACT``.
     """
     out_smem, gate_full = cta.out_smem.index(w), cta.gate_full.index(w)
-    S: gl.constexpr = mma_layout(cta.BLOCK_K)
+    LOGITS: gl.constexpr = mma_layout(cta.BLOCK_K)
     OUT: gl.constexpr = mma_layout(cta.C)
-    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
-    by_row: gl.constexpr = gl.SliceLayout(1, S)
+    A: gl.constexpr = gl.DotOperandLayout(0, LOGITS, 2)
+    by_row: gl.constexpr = gl.SliceLayout(1, LOGITS)
 
     first_q = cta.first_q + w * 64
     queries = first_q + gl.arange(0, 64, layout=by_row)

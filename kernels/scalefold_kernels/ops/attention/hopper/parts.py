@@ -1,7 +1,7 @@
 """What the attention kernels for Hopper GPUs share.
 
 A CTA has 64 queries or keys of one head, for consecutive rows. Its tile of the bias stays in shared
-memory for all of them; what it goes through in blocks comes in a ring. Layouts: ``S`` of logits,
+memory for all of them; what it goes through in blocks comes in a ring. Layouts: ``LOGITS``, and
 ``OUT`` of sums over keys or queries (both as the tensor cores leave them), ``A`` and ``A_P`` of
 their left operands in registers.
 """

@@ -135,7 +135,7 @@ def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
 
 @gluon.jit
 def compute(w: gl.constexpr, cta):
-    S: gl.constexpr = mma_layout(COLUMNS)
+    SUM: gl.constexpr = mma_layout(COLUMNS)
     total = zeros(cta.BLOCK_C, COLUMNS)
     STEPS: gl.constexpr = (cta.H + DEPTH - 1) // DEPTH
     i = gl.to_tensor(0)
@@ -165,9 +165,9 @@ def compute(w: gl.constexpr, cta):
         if w == 0:
             i = skip(cta, i)
             i = skip(cta, i)
-    kind = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, S))[None, :]
+    kind = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, SUM))[None, :]
     # Else these channels, too, would be computed before the loop.
-    c = opaque_zero(i) + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, S))[:, None]
+    c = opaque_zero(i) + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, SUM))[:, None]
     part = kind * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
     gl.store(cta.sums + part * cta.C + c, total, mask=(kind < 2) & (c < cta.C))
 

@@ -52,9 +52,9 @@ def load(cta):
 
 @gluon.jit
 def compute(cta):
-    S: gl.constexpr = mma_layout(cta.C)
-    H: gl.constexpr = mma_layout(64)
-    A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
+    WHOLE: gl.constexpr = mma_layout(cta.C)
+    HALF: gl.constexpr = mma_layout(64)
+    A: gl.constexpr = gl.DotOperandLayout(0, HALF, 2)
     dtype: gl.constexpr = cta.out_desc.dtype
     zero = zeros(TILE, 64)
     bits = no_bits()
@@ -67,7 +67,7 @@ def compute(cta):
             if (before < 0) | other_mask(first, before, *sizes, cta.SHARED):
                 bits = draw(first, cta.dropped, *sizes, cta.SHARED, cta.C // 32)
         mbarrier.wait(cta.full.index(PRODUCT), turn)
-        x = widen(cta.product.permute((1, 0)).load(S))
+        x = widen(cta.product.permute((1, 0)).load(WHOLE))
         mbarrier.arrive(cta.empty.index(PRODUCT))
         normed = gl.convert_layout(parts.normalised(x, first, cta).to(dtype), A)
         mbarrier.wait(cta.weight_full, 0)
@@ -76,14 +76,14 @@ def compute(cta):
         for half in range(cta.C // 64):
             weight = cta.weight.index(half).permute((1, 0))
             value = mma(normed, weight, zero, use_acc=False, is_async=True)
-            opened = parts.sigmoid(widen(cta.gate.index(half).load(H)))
-            bias = parts.columns(cta.bias + half * 64, H)
+            opened = parts.sigmoid(widen(cta.gate.index(half).load(HALF)))
+            bias = parts.columns(cta.bias + half * 64, HALF)
             value = mma_wait(0, [value])
             value = (value + bias) * opened
             if cta.SHARED is not None:
                 value = dropped_out(value, bits, half * 64, cta.dropped[3])
             z = cta.z.index(half)
-            value += widen(z.load(H))
+            value += widen(z.load(HALF))
             z.store(value.to(dtype))
             fence_async_shared()
             async_store(cta.out_desc, [first, half * 64], z)

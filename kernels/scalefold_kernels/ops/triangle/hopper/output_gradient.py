@@ -68,17 +68,17 @@ def differentiate(w, cta):
     """Warp group ``w``: gradients of gate and product."""
     C: gl.constexpr = cta.C
     HALVES: gl.constexpr = C // 64
-    S: gl.constexpr = mma_layout(C)
-    H: gl.constexpr = mma_layout(64)
-    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    WHOLE: gl.constexpr = mma_layout(C)
+    HALF: gl.constexpr = mma_layout(64)
+    A: gl.constexpr = gl.DotOperandLayout(0, WHOLE, 2)
     dtype: gl.constexpr = cta.grad_gate_desc.dtype
     whole: gl.constexpr = [cta.product.slots.shape[0], C, TILE]
     transposed_smem = reinterpret(cta.gate, dtype, whole, cta.grad_product_desc.layout)
     bits = no_bits()
     i = gl.to_tensor(0)
     first = parts.tile_of(i, w)
-    next_mean = parts.by_position(cta.mean, first, cta.P, S)
-    next_rstd = parts.by_position(cta.rstd, first, cta.P, S)
+    next_mean = parts.by_position(cta.mean, first, cta.P, WHOLE)
+    next_rstd = parts.by_position(cta.rstd, first, cta.P, WHOLE)
     while first < cta.P:
         if cta.SHARED is not None:
             sizes = cta.P, cta.ROWS, cta.COLUMNS
@@ -87,7 +87,7 @@ def differentiate(w, cta):
         mean_P, rstd_P = next_mean, next_rstd
         slot = ring.wait_full(cta.product, i, w)
         product = cta.product.slots.index(slot).permute((1, 0))
-        x_hat = (widen(product.load(S)) - mean_P[:, None]) * rstd_P[:, None]
+        x_hat = (widen(product.load(WHOLE)) - mean_P[:, None]) * rstd_P[:, None]
         product.store(x_hat.to(dtype))
         fence_async_shared()
         # Only now, since the copy of the tile before takes its time.
@@ -102,12 +102,12 @@ def differentiate(w, cta):
             grad_out = cta.grad_out.index(slot * HALVES + half)
             value = zeros(TILE, 64)
             value = mma(product, weight.permute((1, 0)), value, use_acc=False, is_async=True)
-            grad = widen(grad_out.load(H))
+            grad = widen(grad_out.load(HALF))
             if cta.SHARED is not None:
                 grad = dropped_out(grad, bits, half * 64, cta.dropped[3])
             value = mma_wait(0, [value])
-            value += cta.bias_smem.index(half).load(gl.SliceLayout(0, H))[None, :]
-            opened = parts.sigmoid(widen(gate.load(H)))
+            value += cta.bias_smem.index(half).load(gl.SliceLayout(0, HALF))[None, :]
+            opened = parts.sigmoid(widen(gate.load(HALF)))
             value *= 1.0 - opened
             grad *= opened
             gate.store((grad * value).to(dtype))
@@ -121,9 +121,9 @@ def differentiate(w, cta):
             mbarrier.arrive(cta.ready.index(slot), pred=half == HALVES - 1)
             grad_hat = mma_wait(0, [grad_hat])
         following = parts.tile_of(i + 1, w)
-        next_mean = parts.by_position(cta.mean, following, cta.P, S)
-        next_rstd = parts.by_position(cta.rstd, following, cta.P, S)
-        x_hat = widen(product.load(S))
+        next_mean = parts.by_position(cta.mean, following, cta.P, WHOLE)
+        next_rstd = parts.by_position(cta.rstd, following, cta.P, WHOLE)
+        x_hat = widen(product.load(WHOLE))
         mean_product = parts.row_sum(grad_hat * x_hat) * (1.0 / C)
         mean_grad = parts.row_sum(grad_hat) * (1.0 / C)
         grad_x = grad_hat - mean_grad[:, None] - x_hat * mean_product[:, None]
@@ -142,16 +142,16 @@ def differentiate(w, cta):
 def fold(cta):
     """Work LayerNorm's weight into the weight, once it is there, and its bias into the bias."""
     C: gl.constexpr = cta.C
-    S: gl.constexpr = mma_layout(C)
-    row = gl.arange(0, 64, layout=gl.SliceLayout(1, S))
+    WHOLE: gl.constexpr = mma_layout(C)
+    row = gl.arange(0, 64, layout=gl.SliceLayout(1, WHOLE))
     # They come from memory, too: while the weight does.
-    norm_weight = parts.raw_columns(cta.norm_weight, S)
-    norm_bias = parts.raw_columns(cta.norm_bias, S)
+    norm_weight = parts.raw_columns(cta.norm_weight, WHOLE)
+    norm_bias = parts.raw_columns(cta.norm_bias, WHOLE)
     first_bias = gl.load(cta.bias + row)
     last_bias = gl.load(cta.bias + C - 64 + row)
     mbarrier.wait(cta.weight_full, 0)
     for half in gl.static_range(C // 64):
-        weight = widen(cta.weight.index(half).load(S))
+        weight = widen(cta.weight.index(half).load(WHOLE))
         added = first_bias if half == 0 else last_bias
         added = added.to(gl.float32) + parts.row_sum(weight * norm_bias.to(gl.float32))
         cta.bias_smem.index(half).store(added)
@@ -165,7 +165,7 @@ def add_up(cta):
     fold(cta)
     mbarrier.arrive(cta.folded)
     C: gl.constexpr = cta.C
-    S: gl.constexpr = mma_layout(C)
+    WHOLE: gl.constexpr = mma_layout(C)
     ONES: gl.constexpr = mma_layout(SUMS)
     whole: gl.constexpr = [cta.product.slots.shape[0], TILE, C]
     grad_out = reinterpret(cta.grad_out, cta.grad_out.dtype, whole, cta.grad_out.layout)
@@ -182,8 +182,8 @@ def add_up(cta):
                 sums = mma(grad, cta.ones, sums, is_async=True)
                 products, sums = mma_wait(0, [products, sums])
                 mbarrier.arrive(cta.product.empty.index(slot))
-    row = gl.arange(0, C, layout=gl.SliceLayout(1, S))
-    column = gl.arange(0, C, layout=gl.SliceLayout(0, S))
+    row = gl.arange(0, C, layout=gl.SliceLayout(1, WHOLE))
+    column = gl.arange(0, C, layout=gl.SliceLayout(0, WHOLE))
     at = gl.program_id(0) * C * C + row[:, None] * C + column[None, :]
     gl.store(cta.partial + at, products)
     row = gl.arange(0, C, layout=gl.SliceLayout(1, ONES))

@@ -167,12 +167,12 @@ def standardise(x):
 @gluon.jit
 def normalised(x, first, cta):
     """Rows of a tile after LayerNorm; their statistics are stored."""
-    S: gl.constexpr = x.type.layout
+    WHOLE: gl.constexpr = x.type.layout
     x_hat, mean, rstd = standardise(x)
-    position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
+    position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, WHOLE))
     gl.store(cta.mean + position, mean, mask=position < cta.P)
     gl.store(cta.rstd + position, rstd, mask=position < cta.P)
-    return x_hat * columns(cta.norm_weight, S) + columns(cta.norm_bias, S)
+    return x_hat * columns(cta.norm_weight, WHOLE) + columns(cta.norm_bias, WHOLE)
 
 
 def num_ctas(sizes: Sizes, x: Tensor) -> int:

@@ -55,17 +55,17 @@ def multiply(normed, weight_smem, place):
 def compute(w, cta):
     """Warp group ``w``: 64 channels at a time; products of the next are under way meanwhile."""
     HALVES: gl.constexpr = cta.C // 64
-    S: gl.constexpr = mma_layout(cta.C)
-    H: gl.constexpr = mma_layout(64)
-    A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
+    WHOLE: gl.constexpr = mma_layout(cta.C)
+    HALF: gl.constexpr = mma_layout(64)
+    A: gl.constexpr = gl.DotOperandLayout(0, HALF, 2)
     dtype: gl.constexpr = cta.gate_desc.dtype
     mbarrier.wait(cta.weight_full, 0)
     for i in range(parts.num_rounds(cta.P)):
         first = parts.tile_of(i, w)
         if first < cta.P:
-            inverse_mask = parts.invert_mask(parts.by_position(cta.mask, first, cta.P, H))
+            inverse_mask = parts.invert_mask(parts.by_position(cta.mask, first, cta.P, HALF))
             place = ring.wait_full(cta.z, i, w)
-            x = widen(cta.z.slots.index(place).load(S))
+            x = widen(cta.z.slots.index(place).load(WHOLE))
             mbarrier.arrive(cta.z.empty.index(place))
             normed = gl.convert_layout(parts.normalised(x, first, cta).to(dtype), A)
             weight = parts.opaque(0)
@@ -85,9 +85,9 @@ def compute(w, cta):
                         next_opened = multiply(normed, cta.weight, weight + HALVES)
                         next_value = multiply(normed, cta.weight, weight + 2 * HALVES - 1)
                     opened, value = mma_wait(2, [opened, value])
-                    bias = parts.columns(cta.biases[2 * side + 1] + half * 64, H) * -parts.LOG2E
+                    bias = parts.columns(cta.biases[2 * side + 1] + half * 64, HALF) * -parts.LOG2E
                     opened = parts.open_gate(opened, bias, inverse_mask[:, None])
-                    value = (value + parts.columns(cta.biases[2 * side] + half * 64, H)) * opened
+                    value = (value + parts.columns(cta.biases[2 * side] + half * 64, HALF)) * opened
                     out = cta.out.index(2 * w + (side * HALVES + half) % 2)
                     # The result before the last has left this place.
                     tma.store_wait(1)
@@ -101,7 +101,7 @@ def compute(w, cta):
                     logit = opened
                 else:
                     logit = value
-                logit += parts.columns(cta.biases[4] + half * 64, H)
+                logit += parts.columns(cta.biases[4] + half * 64, HALF)
                 out = cta.out.index(w * 2 + half)
                 tma.store_wait(1)
                 out.store(logit.to(dtype))

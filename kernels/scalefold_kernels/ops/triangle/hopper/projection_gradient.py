@@ -101,7 +101,7 @@ def differentiate_operand(grad_normed, normed, mask_P, first, step, n, m, cta):
     logit leave from the places of the operand and its gradient.
     """
     HALVES: gl.constexpr = cta.C // 64
-    H: gl.constexpr = mma_layout(64)
+    HALF: gl.constexpr = mma_layout(64)
     A_C: gl.constexpr = gl.DotOperandLayout(0, mma_layout(cta.C), 2)
     dtype: gl.constexpr = cta.grad_z_desc.dtype
     side = step // HALVES
@@ -111,12 +111,12 @@ def differentiate_operand(grad_normed, normed, mask_P, first, step, n, m, cta):
     opened = mma(normed, gate_weight.permute((1, 0)), zeros(TILE, 64), use_acc=False, is_async=True)
     grad_slot = ring.wait_full(cta.blocks, n)
     grad_smem = cta.blocks.slots.index(grad_slot)
-    grad = widen(grad_smem.permute((1, 0)).load(H))
+    grad = widen(grad_smem.permute((1, 0)).load(HALF))
     value_slot = ring.wait_full(cta.blocks, n + 1)
     value_smem = cta.blocks.slots.index(value_slot)
-    value = widen(value_smem.permute((1, 0)).load(H))
+    value = widen(value_smem.permute((1, 0)).load(HALF))
     bias = gl.where(side == 0, cta.a_gate_bias, cta.b_gate_bias) + channel
-    bias = parts.columns(bias, H) * -LOG2E
+    bias = parts.columns(bias, HALF) * -LOG2E
     opened = mma_wait(0, [opened])
     opened = parts.open_gate(opened, bias, 1.0)
     grad_value = (grad * opened * mask_P[:, None]).to(dtype)
@@ -146,23 +146,23 @@ def differentiate_operand(grad_normed, normed, mask_P, first, step, n, m, cta):
 def compute(cta):
     C: gl.constexpr = cta.C
     HALVES: gl.constexpr = C // 64
-    S: gl.constexpr = mma_layout(C)
-    H: gl.constexpr = mma_layout(64)
-    A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
+    WHOLE: gl.constexpr = mma_layout(C)
+    HALF: gl.constexpr = mma_layout(64)
+    A: gl.constexpr = gl.DotOperandLayout(0, HALF, 2)
     dtype: gl.constexpr = cta.grad_z_desc.dtype
     i = gl.to_tensor(0)
     start = gl.program_id(0) * TILE
-    next_mean = parts.by_position(cta.mean, start, cta.P, S)
-    next_rstd = parts.by_position(cta.rstd, start, cta.P, S)
+    next_mean = parts.by_position(cta.mean, start, cta.P, WHOLE)
+    next_rstd = parts.by_position(cta.rstd, start, cta.P, WHOLE)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         first = tile * TILE
         mean_P, rstd_P = next_mean, next_rstd
-        mask_P = parts.by_position(cta.mask, first, cta.P, H)
-        norm_weight = parts.raw_columns(cta.norm_weight, S)
-        norm_bias = parts.raw_columns(cta.norm_bias, S)
+        mask_P = parts.by_position(cta.mask, first, cta.P, HALF)
+        norm_weight = parts.raw_columns(cta.norm_weight, WHOLE)
+        norm_bias = parts.raw_columns(cta.norm_bias, WHOLE)
         whole = ring.wait_full(cta.wholes, i)
         z = cta.wholes.slots.index(whole)
-        x_hat = (widen(z.load(S)) - mean_P[:, None]) * rstd_P[:, None]
+        x_hat = (widen(z.load(WHOLE)) - mean_P[:, None]) * rstd_P[:, None]
         z.store(x_hat.to(dtype))
         fence_async_shared()
         async_store(cta.x_hat_desc, [first, 0], z)
@@ -180,16 +180,16 @@ def compute(cta):
             grad_gate = cta.blocks.slots.index(ring.wait_full(cta.blocks, n + half))
             grad_normed = mma(grad_gate, weight, grad_normed, is_async=True)
         # What comes from memory, now, while the products are under way.
-        norm_weight = parts.raw_columns(cta.norm_weight, S)
+        norm_weight = parts.raw_columns(cta.norm_weight, WHOLE)
         following = first + gl.num_programs(0) * TILE
-        next_mean = parts.by_position(cta.mean, following, cta.P, S)
-        next_rstd = parts.by_position(cta.rstd, following, cta.P, S)
+        next_mean = parts.by_position(cta.mean, following, cta.P, WHOLE)
+        next_rstd = parts.by_position(cta.rstd, following, cta.P, WHOLE)
         grad_normed = mma_wait(0, [grad_normed])
         for half in gl.static_range(HALVES):
             mbarrier.arrive(cta.weights.empty.index(ring.place(cta.weights, m + half)))
             mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n + half)))
         grad_hat = grad_normed * norm_weight.to(gl.float32)
-        x_hat = widen(z.load(S))
+        x_hat = widen(z.load(WHOLE))
         mean_product = parts.row_sum(grad_hat * x_hat) * (1.0 / C)
         mean_grad = parts.row_sum(grad_hat) * (1.0 / C)
         grad_x = grad_hat - mean_grad[:, None] - x_hat * mean_product[:, None]
@@ -202,7 +202,7 @@ def compute(cta):
             wholes_smem = reinterpret(
                 cta.blocks.slots, dtype, [BLOCKS // HALVES, TILE, C], z.layout
             )
-            grad_x += widen(wholes_smem.index(n % BLOCKS // HALVES).load(S))
+            grad_x += widen(wholes_smem.index(n % BLOCKS // HALVES).load(WHOLE))
             for half in gl.static_range(HALVES):
                 mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n + half)))
         z.store(grad_x.to(dtype))
