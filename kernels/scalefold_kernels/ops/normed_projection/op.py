@@ -34,7 +34,7 @@ def normed_projection(
 ) -> tuple[Tensor, ...]:
     """Layer normalisation, then several linear maps of its one result; and ``x`` itself, last.
 
-    The maps' results are slices of one tensor (..., P), the product of one kernel or one call of
+    The maps' results are slices of one tensor (..., D), the product of one kernel or one call of
     the library; x and its statistics are kept for backward. Gradients that are such slices of one
     tensor too are taken as they are, others are first copied together. A last or only map of few
     outputs (a pair bias) has a tensor of its own, outputs before rows in memory, as attention reads
@@ -127,7 +127,7 @@ def _normed_projection(
     first_scale: float,
     few_scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Projections side by side; that of few outputs, (B, S, ...); the norm's statistics.
+    """Projections side by side; that of few outputs, (B, F, ...); the norm's statistics.
 
     The first of those side by side is multiplied by ``first_scale`` and the one of few outputs by
     ``few_scale``, before they are rounded.
