@@ -22,7 +22,7 @@ from scalefold_kernels.tiles import architecture, tile
 @triton.jit
 def finish_weights_kernel(
     partial, partial_bias, norm_weight, norm_bias, weights, result, share, num_parts, total,
-    num_rows, last_rows, COLUMNS: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_R: tl.constexpr,
+    num_rows, last_rows, COLUMNS: tl.constexpr, BLOCK_PARTS: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Adds the parts up, applies the normalisation's weight and bias; see the module.
@@ -43,8 +43,8 @@ def finish_weights_kernel(
     bias = tl.zeros((BLOCK_R,), tl.float32)
     place = matrix * num_rows + row
     offset = place[:, None] * COLUMNS + column[None, :]
-    for first in range(0, num_parts, BLOCK_S):
-        part = first + tl.arange(0, BLOCK_S)
+    for first in range(0, num_parts, BLOCK_PARTS):
+        part = first + tl.arange(0, BLOCK_PARTS)
         at = partial + part[:, None, None] * total * COLUMNS + offset[None, :, :]
         there = (part < num_parts)[:, None, None] & inside[None, :, :]
         product += tl.sum(tl.load(at, mask=there, other=0.0), 0)
