@@ -13,6 +13,6 @@ def compile_cases() -> list[CompileCase]:
 
 
 def _case(signature: dict[str, str], arch: str) -> CompileCase:
-    sizes = tile("gather", arch, {"P": 93_000_000})
+    sizes = tile("gather", arch, {"elements": 93_000_000})
     launch = sizes.pop("num_warps"), sizes.pop("num_stages")
     return CompileCase(f"gather {arch}", gather_kernel, signature, sizes, *launch, (arch,))
