@@ -1,6 +1,6 @@
 """Which tile each kernel runs with: tables by architecture and shape class, and their lookup.
 
-``<op>/tiles.json`` holds one table for each kernel of the op::
+``<op>/tiles.json`` holds a table ``<kernel>`` for the op's ``<kernel>_kernel``::
 
     {
       "<kernel>": {

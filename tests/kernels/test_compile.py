@@ -21,6 +21,7 @@ from triton.runtime import KernelInterface
 
 import scalefold_kernels
 from scalefold_kernels import ops
+from scalefold_kernels.tiles import _all_tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,6 +108,8 @@ def test_every_kernel_is_listed() -> None:
     }
     assert launched
     assert not {name for function, name in launched.items() if function not in listed}
+    # A table has the name of its kernel.
+    assert {f"{table}_kernel" for table in _all_tables()} <= {f.__name__ for f in launched}
 
 
 SPILLING = """

@@ -81,10 +81,10 @@ def projected(length: int) -> None:
 
 
 LAUNCHES = [
-    Launch("output_weights_kernel", triangle_weights, output_gradients),
-    Launch("project_outer_kernel", outer_product, projected),
+    Launch("triangle_output_weights_kernel", triangle_weights, output_gradients),
+    Launch("outer_product_projection_kernel", outer_product, projected),
     Launch(
-        "mean_gradient_kernel",
+        "outer_product_mean_gradient_kernel",
         outer_product,
         lambda n: outer_product.mean_gradient(channels_first(n), new(n, n)),
     ),

@@ -46,7 +46,7 @@ def compile_cases() -> list[CompileCase]:
 
 def _triton() -> Iterator[CompileCase]:
     names = ["C", "D", "dtype"]
-    for shape, record in settings("projection_forward", names, _DEFAULTS, triton):
+    for shape, record in settings("normed_projection_forward", names, _DEFAULTS, triton):
         x, outputs = rows(shape, "C"), int(shape["D"])
         for few in (0, MAX_FEW_OUTPUTS) if outputs > MAX_NARROW_OUTPUTS else (0,):
             projections = _projections_of(shape, few)
@@ -54,7 +54,7 @@ def _triton() -> Iterator[CompileCase]:
             launch = partial(triton.forward, x, norm_of(shape), projections, out, few_out)
             yield record("few" if few else "", launch)
     narrow = [d for d in _DEFAULTS if d[1] <= MAX_NARROW_OUTPUTS]
-    for shape, record in settings("projection_backward", names, narrow, triton):
+    for shape, record in settings("normed_projection_backward", names, narrow, triton):
         x, grad = rows(shape, "C"), rows(shape, "D")
         projections = _projections_of(shape, 0)
         grads: tuple[Tensor | None, Tensor | None]
@@ -110,6 +110,6 @@ def _hopper() -> Iterator[CompileCase]:
                 else partial(hopper.backward, grad, grad_few, x, norm, projections, x, gradients)
             )
             module = import_module(f"{hopper.__name__}.{direction}")
-            kernel = f"projection_{direction}_hopper_kernel"
+            kernel = f"normed_projection_{direction}_hopper_kernel"
             described = f"projection_{direction}_hopper C={channels} D={outputs} F={few}"
             yield recorded(module, kernel, launch, f"{described} times {first_scale}", "sm_90")

@@ -40,7 +40,7 @@ def why_not(function: str, x: Tensor, projections: Projections) -> str | None:
 
 
 @triton.jit
-def projection_forward_kernel(
+def normed_projection_forward_kernel(
     x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, first_scale, few_weight_ptr,
     few_scale, out_ptr, few_ptr, stats_ptr, num_rows, num_outputs, num_first, first_biased,
     num_few, sample_rows, geometry,
@@ -107,7 +107,7 @@ def projection_forward_kernel(
 
 
 @triton.jit
-def projection_backward_kernel(
+def normed_projection_backward_kernel(
     grad_ptr, grad_scale, grad_normed_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr,
     stats_ptr, through_ptr, grad_x_ptr, normed_ptr, partial_ptr, num_rows, num_outputs,
     first_biased, grad_geometry, geometry,
@@ -178,13 +178,13 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
     """Fill ``out``, ``few`` and the statistics."""
     weight, outputs = projections.weight, projections.sizes.outputs
     rows = rows_of(x)
-    launch = rows.tile("projection_forward", D=outputs)
+    launch = rows.tile("normed_projection_forward", D=outputs)
     if outputs == 0:
         launch["CHUNKS"] = 0
     blocks = triton.cdiv(outputs, max(1, launch["CHUNKS"] * launch["BLOCK_D"])) or 1
     ctas = triton.cdiv(launch.pop("CTAS"), blocks)
     ctas = min(ctas, triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
-    projection_forward_kernel[(blocks, ctas)](
+    normed_projection_forward_kernel[(blocks, ctas)](
         rows.tensor, norm.weight, norm.bias, weight, projections.bias, projections.first_scale,
         projections.few, projections.few_scale, out, None if projections.few is None else few,
         norm.stats, rows.num_rows, outputs, projections.first, projections.sizes.first_biased,
@@ -232,10 +232,10 @@ def backward_narrow(
     normed = None if grad_normed is None else torch.empty_like(grad_x)
     rows, grad_rows = rows_of(x), rows_of(grad)
     others = int(grad_normed is not None)
-    launch = rows.tile("projection_backward", D=outputs, others=others)
+    launch = rows.tile("normed_projection_backward", D=outputs, others=others)
     ctas = min(launch.pop("CTAS"), triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
     partial = torch.empty(ctas, parameters.numel(), dtype=torch.float32, device=x.device)
-    projection_backward_kernel[(ctas,)](
+    normed_projection_backward_kernel[(ctas,)](
         grad_rows.tensor, scale, grad_normed, rows.tensor, norm.weight, norm.bias, weight,
         norm.stats, through, grad_x, normed, partial, rows.num_rows, outputs, first_biased,
         grad_rows.geometry, rows.geometry,

@@ -55,7 +55,7 @@ class Parameters(NamedTuple):
 
 
 @triton.jit
-def forward_kernel(
+def outer_product_operands_forward_kernel(
     m_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, weight_a_ptr, weight_b_ptr, bias_a_ptr,
     bias_b_ptr, out_ptr, size_s, size_n, size_c, strides, mask_strides,
     M: tl.constexpr, PRECISION: tl.constexpr, BLOCK_S: tl.constexpr,
@@ -110,7 +110,7 @@ def load_block(
     block, grad_ptr, m_ptr, mask_ptr, through_ptr, sizes, strides, mask_strides,
     M: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """What `backward_kernel` reads of a block of sequences of one residue; 0 behind the last."""
+    """What backward reads of a block of sequences of one residue; 0 behind the last."""
     num_samples, size_s, size_n, size_c = sizes
     column, p = tl.arange(0, BLOCK_M), tl.arange(0, 2 * BLOCK_C)
     which, c = p // BLOCK_C, p % BLOCK_C
@@ -141,7 +141,7 @@ def place(block, size_s, size_n, BLOCK_S: tl.constexpr):
 
 
 @triton.jit
-def backward_kernel(
+def outer_product_operands_backward_kernel(
     grad_ptr, m_ptr, mask_ptr, norm_weight_ptr, weight_a_ptr, weight_b_ptr, through_ptr, grad_m_ptr,
     partial_ptr, partial_bias_ptr, sizes, strides, mask_strides,
     M: tl.constexpr, PRECISION: tl.constexpr, CTAS: tl.constexpr,
@@ -198,7 +198,7 @@ def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS:
     norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b = parameters
     launch, sizes = _tile("forward", m_BSNM, weight_a)
     check_batch("outer_product_operands", m_BSNM)
-    forward_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
+    outer_product_operands_forward_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
         m_BSNM, mask_BSN, norm_weight, norm_bias, weight_a, weight_b, bias_a, bias_b, out_2BNCS,
         num_seq, num_res, len(weight_a), m_BSNM.stride(), mask_BSN.stride(),
         **sizes, **launch,
@@ -223,7 +223,7 @@ def backward(
     ctas = min(launch.pop("CTAS"), num_blocks)
     partial = m_BSNM.new_empty(ctas, 2 * hidden, channels, dtype=torch.float32)
     partial_bias = partial.new_empty(ctas, 2 * hidden)
-    backward_kernel[(ctas,)](
+    outer_product_operands_backward_kernel[(ctas,)](
         grad_2BNCS, m_BSNM, mask_BSN, norm_weight, weight_a, weight_b, through, grad_m, partial,
         partial_bias, (batch, num_seq, num_res, hidden), m_BSNM.stride(), mask_BSN.stride(),
         CTAS=ctas, **sizes, **launch,

@@ -53,7 +53,7 @@ def store_part(partial, partial_bias, products, sums, first, row, column, TOTAL,
 
 
 @triton.jit
-def output_weights_kernel(
+def triangle_output_weights_kernel(
     grad_value, x_hat, partial, partial_bias, P,
     INT64: tl.constexpr, Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
@@ -68,7 +68,7 @@ def output_weights_kernel(
 
 
 @triton.jit
-def projection_weights_kernel(
+def triangle_projection_weights_kernel(
     grad_values, grad_gate, x_hat, partial, partial_bias, P,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
@@ -104,7 +104,7 @@ def projection_gradients(
     rows = triton.cdiv(4 * hidden, blocks["BLOCK_R"]) + triton.cdiv(pair, blocks["BLOCK_R"])
     grid = blocks.pop("PARTS"), rows, triton.cdiv(pair, blocks["BLOCK_N"])
     partial, partial_bias = _partial(x_hat, grid[0], 4 * hidden + pair, pair)
-    projection_weights_kernel[grid](
+    triangle_projection_weights_kernel[grid](
         grad_values, grad_gate, x_hat, partial, partial_bias, sizes.positions,
         **sizes.constants(), **blocks,
     )  # fmt: skip
@@ -120,7 +120,7 @@ def output_gradients(
     rows = triton.cdiv(pair, blocks["BLOCK_R"])
     grid = blocks.pop("PARTS"), rows, triton.cdiv(hidden, blocks["BLOCK_N"])
     partial, partial_bias = _partial(grad_value, grid[0], pair, hidden)
-    output_weights_kernel[grid](
+    triangle_output_weights_kernel[grid](
         grad_value, x_hat, partial, partial_bias, sizes.positions, INT64=needs_int64(x_hat),
         **sizes.constants(), **blocks,
     )  # fmt: skip

@@ -162,7 +162,7 @@ def compute(cta):
 
 
 @gluon.jit
-def backward_keys_kernel(
+def attention_backward_keys_hopper_kernel(
     q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
     mask, mask_strides, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
@@ -217,7 +217,7 @@ def launch(
     sizes = constants(call)
     block, blocks = sizes["BLOCK_Q"], triton.cdiv(call.num_keys, 64)
     ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, sizes), blocks)
-    backward_keys_kernel[(ctas, call.batch)](
+    attention_backward_keys_hopper_kernel[(ctas, call.batch)](
         launches.rows(shared.q, block), launches.rows(k, 64), launches.rows(v, 64),
         launches.rows(shared.grad_ungated, block), launches.statistics(lse, block),
         launches.statistics(shared.delta, block), launches.bias(bias, shared.q, block, 64),

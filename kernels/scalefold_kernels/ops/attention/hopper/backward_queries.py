@@ -181,7 +181,7 @@ def write_sums(
 
 
 @gluon.jit
-def backward_queries_kernel(
+def attention_backward_queries_hopper_kernel(
     q_desc, k_desc, v_desc, grad_desc, bias_desc, grad_q, lse, delta, mask, partial, waiting,
     grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h, mask_strides, statistics_stride,
     num_rows, num_heads, num_queries, num_keys, scale,
@@ -337,7 +337,7 @@ def launch(
     sums = new_sums(bias[..., first_key:], groups) if bias is not None and sum_bias else None
     if passes > 1 and first_key == 0:
         waiting = new_waiting(call)
-    backward_queries_kernel[(ctas, call.batch)](
+    attention_backward_queries_hopper_kernel[(ctas, call.batch)](
         launches.rows(shared.q, 64), launches.rows(k, block), launches.rows(v, block),
         launches.rows(shared.grad_ungated, 64), launches.bias(bias, shared.q, 64, block),
         grad_q, lse, shared.delta, mask, lse if sums is None else sums,

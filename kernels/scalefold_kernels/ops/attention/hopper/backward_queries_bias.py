@@ -248,7 +248,7 @@ def compute(w: gl.constexpr, cta):
 
 
 @gluon.jit
-def backward_queries_bias_kernel(
+def attention_backward_queries_bias_hopper_kernel(
     q_desc, k_desc, v_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc, bias_desc,
     grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial, waiting,
     mask_strides, statistics_stride, num_rows, num_heads, num_queries, num_keys, scale,
@@ -322,7 +322,7 @@ def launch(
     ctas, groups = launches.dealt(call, blocks, ctas_an_sm=1, unit=blocks * call.num_heads)
     sums = new_sums(bias[..., :KEYS], groups)
     q_desc = launches.rows(q, 64)
-    backward_queries_bias_kernel[(ctas, call.batch)](
+    attention_backward_queries_bias_hopper_kernel[(ctas, call.batch)](
         q_desc, launches.rows(k, BLOCK_K.value), launches.rows(v, BLOCK_K.value),
         q_desc if gate is None else launches.rows(gate, 64), launches.rows(kept.out, 64),
         launches.rows(rest, 64), launches.rows(grad_out, 64), launches.statistics(lse, 64),

@@ -163,7 +163,7 @@ def differentiate_block(
 
 
 @gluon.jit
-def backward_row_kernel(
+def attention_backward_row_hopper_kernel(
     q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse, grad_q_desc, grad_k_desc,
     grad_v_desc, grad_gate_desc, mask, mask_strides, lse_stride, num_items, num_rows, num_heads,
     num_queries, num_keys, scale, HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr,
@@ -277,7 +277,7 @@ def backward(
     # All positions of a row in one box.
     block, keys = 64 * num_q, 16 * num_warps
     q_desc = launches.rows(q, block)
-    backward_row_kernel[(ctas,)](
+    attention_backward_row_hopper_kernel[(ctas,)](
         q_desc, launches.rows(k, keys), launches.rows(v, keys),
         q_desc if gate is None else launches.rows(gate, block), launches.rows(kept.out, block),
         launches.rows(launches.gradient_rows(grad_out), block), kept.lse,

@@ -294,7 +294,7 @@ def run_partitions(cta):
 
 
 @gluon.jit
-def forward_kernel(
+def attention_forward_hopper_kernel(
     q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask, lse, mask_strides,
     lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
@@ -347,7 +347,7 @@ def launch(call: Call, kept: Kept) -> None:
     # All blocks of a row and head share their keys, and so are under way at a time.
     ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, sizes), blocks)
     q_desc = launches.rows(q, 64)
-    forward_kernel[(ctas, call.batch)](
+    attention_forward_hopper_kernel[(ctas, call.batch)](
         q_desc, launches.rows(k, block), launches.rows(v, block),
         q_desc if gate is None else launches.rows(gate, 64), launches.bias(bias, q, 64, block),
         launches.rows(out, 64), launches.rows(out if rest is None else rest, 64), mask, lse,

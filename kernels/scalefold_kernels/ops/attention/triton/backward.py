@@ -51,7 +51,7 @@ def line_start(strides, batch, row, query):
 
 
 @triton.jit
-def backward_gate_kernel(
+def attention_backward_gate_kernel(
     gate, out, rest, grad_out, grad_gate, grad_ungated, delta, q, scaled_q,
     gate_strides, out_strides, rest_strides, grad_out_strides, grad_gate_strides,
     grad_ungated_strides, q_strides, scaled_q_strides, delta_stride,
@@ -136,7 +136,7 @@ def backward_gate(
     gate = None if gate is None else heads_together(gate)
     q = None if scaled_q is None else heads_together(call.q)
     blocks = triton.cdiv(call.num_queries, block_q)
-    backward_gate_kernel[(blocks * call.num_rows, call.batch)](
+    attention_backward_gate_kernel[(blocks * call.num_rows, call.batch)](
         gate, kept.out, kept.rest, grad_out, grad_gate, grad_ungated, delta, q, scaled_q,
         *map(strides, (gate, kept.out, kept.rest, grad_out, grad_gate, grad_ungated, q, scaled_q)),
         delta.stride(2), call.num_rows, call.num_heads, call.num_queries, call.scale,
@@ -170,7 +170,7 @@ def load_queries(
 
 
 @triton.jit
-def backward_queries_kernel(
+def attention_backward_queries_kernel(
     q, k, v, mask, bias, lse, delta, grad_ungated, grad_q,
     q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
     grad_q_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
@@ -210,7 +210,7 @@ def backward_queries_kernel(
 
 
 @triton.jit
-def backward_keys_kernel(
+def attention_backward_keys_kernel(
     q, k, v, mask, bias, lse, delta, grad_ungated, grad_k, grad_v,
     q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
     grad_k_strides, grad_v_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
@@ -262,7 +262,7 @@ def backward_keys_kernel(
 
 
 @triton.jit
-def backward_bias_kernel(
+def attention_backward_bias_kernel(
     q, k, v, mask, bias, lse, delta, grad_ungated, partial,
     q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
     partial_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
@@ -335,7 +335,9 @@ def backward_queries(call: Call, *known_and_gradient: Tensor) -> None:
     sizes = call.tile("attention_backward_queries")
     grid = grid_of(call, call.num_queries, sizes["BLOCK_Q"])
     arguments, constants = _arguments(call, *known_and_gradient)
-    backward_queries_kernel[grid](*arguments, HAS_BIAS=call.bias is not None, **constants, **sizes)
+    attention_backward_queries_kernel[grid](
+        *arguments, HAS_BIAS=call.bias is not None, **constants, **sizes
+    )
 
 
 def backward_keys(call: Call, *known_and_gradients: Tensor) -> None:
@@ -343,7 +345,9 @@ def backward_keys(call: Call, *known_and_gradients: Tensor) -> None:
     sizes = call.tile("attention_backward_keys")
     grid = grid_of(call, call.num_keys, sizes["BLOCK_K"])
     arguments, constants = _arguments(call, *known_and_gradients)
-    backward_keys_kernel[grid](*arguments, HAS_BIAS=call.bias is not None, **constants, **sizes)
+    attention_backward_keys_kernel[grid](
+        *arguments, HAS_BIAS=call.bias is not None, **constants, **sizes
+    )
 
 
 def backward_bias(call: Call, bias: Tensor, *known: Tensor) -> Tensor:
@@ -357,7 +361,7 @@ def backward_bias(call: Call, bias: Tensor, *known: Tensor) -> Tensor:
     of_partial = (second, first) if transposed(bias) else (first, second)
     arguments, constants = _arguments(call, *known, partial, result_strides=[of_partial])
     grid = tiles * call.num_heads * groups, call.batch
-    backward_bias_kernel[grid](*arguments, **constants, **sizes)
+    attention_backward_bias_kernel[grid](*arguments, **constants, **sizes)
     return partial
 
 

@@ -126,7 +126,7 @@ def strides(x: Tensor | None) -> tuple[int, ...]:
 
 
 @triton.jit
-def forward_kernel(
+def attention_forward_kernel(
     q, k, v, gate, mask, bias, out, lse, rest,
     q_strides, k_strides, v_strides, gate_strides, mask_strides, bias_strides, out_strides,
     rest_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
@@ -184,7 +184,7 @@ def forward(call: Call, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
     """Fill ``out``, ``lse`` and, unless it is None, ``rest``: see `Kept`."""
     q, k, v, gate, mask, bias, *_ = call
     sizes = call.tile("attention_forward")
-    forward_kernel[grid_of(call, call.num_queries, sizes["BLOCK_Q"])](
+    attention_forward_kernel[grid_of(call, call.num_queries, sizes["BLOCK_Q"])](
         q, k, v, gate, mask, bias, out, lse, rest, *map(strides, (q, k, v, gate)),
         call.mask_strides, strides(bias), strides(out), strides(rest), lse.stride(2),
         *call.scalars,

@@ -258,7 +258,7 @@ def compute(w, cta):
 
 
 @gluon.jit
-def projection_backward_hopper_kernel(
+def normed_projection_backward_hopper_kernel(
     grad_desc, weight_desc, few_desc, x_desc, through_desc, normed_desc, grad_x_desc, norm_weight,
     norm_bias, stats, sums, first_scale, few_scale, few_ptr, few_stride, few_stride_f, num_rows,
     num_tiles, C: gl.constexpr, D: gl.constexpr, F: gl.constexpr, SCALED: gl.constexpr,
@@ -304,7 +304,7 @@ def backward(
 ) -> Tensor:
     assert grad is not None
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
-    launch = rows.tile("projection_backward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
+    launch = rows.tile("normed_projection_backward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
     width, block = padded(sizes.channels), launch["BLOCK_D"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     ctas = num_ctas(num_tiles, x.device)
@@ -318,7 +318,7 @@ def backward(
     sums = torch.empty(2 * ctas, num_sums, dtype=torch.float32, device=x.device)
     few_weight = weight if projections.few is None else projections.few
     scaled = projections.scaled_blocks(block)
-    projection_backward_hopper_kernel[(ctas,)](
+    normed_projection_backward_hopper_kernel[(ctas,)](
         tiles_of(grad_rows, ROWS.value, block),
         tiles_of(weight if scaled else projections.scaled_weight(), block, width),
         tiles_of(few_weight, MAX_FEW_OUTPUTS, width), tiles_of(x_rows, ROWS.value, width),

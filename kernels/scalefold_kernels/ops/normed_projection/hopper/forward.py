@@ -152,7 +152,7 @@ def compute(w, cta):
 
 
 @gluon.jit
-def projection_forward_hopper_kernel(
+def normed_projection_forward_hopper_kernel(
     x_desc, weight_desc, few_desc, out_desc, norm_weight, norm_bias, bias, first_scale, few_scale,
     few_ptr, stats, first_biased, num_rows, sample_rows, num_tiles, C: gl.constexpr,
     D: gl.constexpr, F: gl.constexpr, SCALED: gl.constexpr,
@@ -160,8 +160,8 @@ def projection_forward_hopper_kernel(
     X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_FEW: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """As `..triton.projection_forward_kernel`; see the module. The first ``SCALED`` outputs are
-    multiplied by ``first_scale``, before ``bias`` is added.
+    """As `..triton.normed_projection_forward_kernel`; see the module. The first ``SCALED`` outputs
+    are multiplied by ``first_scale``, before ``bias`` is added.
     """
     BLOCKS: gl.constexpr = (D + BLOCK_D - 1) // BLOCK_D
     x = ring.new(x_desc, 2 * X_STAGES, 1)
@@ -179,12 +179,12 @@ def projection_forward_hopper_kernel(
 
 def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: Tensor) -> None:
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
-    launch = rows.tile("projection_forward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
+    launch = rows.tile("normed_projection_forward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
     width, block = padded(sizes.channels), launch["BLOCK_D"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     few_weight = weight if projections.few is None else projections.few
     bias = projections.scaled_bias()
-    projection_forward_hopper_kernel[(num_ctas(num_tiles, x.device),)](
+    normed_projection_forward_hopper_kernel[(num_ctas(num_tiles, x.device),)](
         tiles_of(rows.matrix(), ROWS.value, width), tiles_of(weight, block, width),
         tiles_of(few_weight, few_block(sizes.few), width),
         tiles_of(out.view(-1, sizes.outputs), ROWS.value, block), norm.weight, norm.bias,

@@ -259,7 +259,7 @@ def compute(w: gl.constexpr, cta):
 
 
 @gluon.jit
-def chained_products_kernel(
+def outer_product_chained_hopper_kernel(
     first_desc, third_desc, other_first_desc, other_third_desc, second_desc, z_desc, out_desc,
     second, out, other_out, count, bias, sizes, second_strides, tiling, other_tiling, count_strides,
     EPS: gl.constexpr, MEAN: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
@@ -308,7 +308,7 @@ def mean_products(factors: Factors, mean: Mean) -> None:
     third = tiles_of(third_KDN.permute(2, 0, 1), SIZE_N.value, 1, SIZE_D.value)
     whole = ROWS.value, 1, SIZE_N.value
     tiling = *_num_blocks(chain), 1, len(first_KXM)
-    chained_products_kernel[(min(prod(_num_blocks(chain)), num_sms(mean.out.device)),)](
+    outer_product_chained_hopper_kernel[(min(prod(_num_blocks(chain)), num_sms(mean.out.device)),)](
         first, third, first, third,
         tiles_of(second_YMD.transpose(1, 2), GROUP_Y.value, SIZE_D.value, SIZE_M.value),
         tiles_of(mean.z, *whole), tiles_of(mean.out, *whole), second_YMD, mean.out, mean.out,
@@ -339,7 +339,7 @@ def operand_gradients(grad_IJZ: Tensor, factors: Factors) -> list[Tensor]:
     parts = [torch.empty(shape, dtype=torch.float32, device=device) for shape in shapes]
     # Unused without MEAN, but descriptors may not be None, and their blocks must have this shape.
     unused = tiles_of(chains[0].first, ROWS.value, 1, SIZE_N.value)
-    chained_products_kernel[(min(num_tiles, num_sms(device)),)](
+    outer_product_chained_hopper_kernel[(min(num_tiles, num_sms(device)),)](
         tiles_of(chains[0].first, 1, ROWS.value, SIZE_M.value),
         tiles_of(chains[0].third, 1, SIZE_D.value, SIZE_N.value),
         tiles_of(chains[1].first, 1, ROWS.value, SIZE_M.value),

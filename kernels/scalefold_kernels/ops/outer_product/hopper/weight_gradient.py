@@ -136,7 +136,7 @@ def compute(w: gl.constexpr, cta):
 
 
 @gluon.jit
-def weight_gradient_kernel(
+def outer_product_weight_gradient_hopper_kernel(
     a_desc, b_desc, grad_desc, out, size_c, size_z, size_j, j_per_split,
     STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -162,11 +162,11 @@ def weight_gradient_parts(grad_IJZ: Tensor, factors: Factors) -> Tensor:
     num_parts, pairs = split_evenly(blocks[0] * blocks[1], 1, num_pairs, grad_IJZ.device)
     shape = num_parts * blocks[1], size_z, channels**2
     parts = torch.empty(shape, dtype=torch.float32, device=grad_IJZ.device)
-    weight_gradient_kernel[(*blocks, num_parts)](
+    outer_product_weight_gradient_hopper_kernel[(*blocks, num_parts)](
         tiles_of(factors.a.transpose(0, 1), GROUP_C.value, BLOCK_I.value, SIZE_S.value),
         tiles_of(factors.b, PAIR.value, SIZE_D.value, SIZE_S.value),
         tiles_of(grad_IJZ.transpose(0, 1), 1, BLOCK_I.value, ROWS.value), parts, channels, size_z,
         size_j, PAIR.value * pairs,
-        **factors.tile("outer_product_weight_hopper"),
+        **factors.tile("outer_product_weight_gradient_hopper"),
     )  # fmt: skip
     return parts

@@ -154,7 +154,7 @@ def compute(w: gl.constexpr, cta):
 
 
 @gluon.jit
-def forward_kernel(
+def transition_forward_hopper_kernel(
     x_desc, up_desc, down_desc, out_desc, normed_desc, norm_weight, norm_bias, up_bias, down_bias,
     stats, num_rows, num_tiles, C: gl.constexpr, H: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
@@ -186,7 +186,7 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
     # Unused when KEEP is false; TMA descriptors may not be None.
     normed, stats = kept or (out_RC, up_bias)
-    forward_kernel[(num_ctas(num_tiles, x_RC.device),)](
+    transition_forward_hopper_kernel[(num_ctas(num_tiles, x_RC.device),)](
         tiles_of(x_RC, ROWS.value, width), tiles_of(up, block, width), tiles_of(down, width, block),
         tiles_of(out_RC, ROWS.value, width), tiles_of(normed, ROWS.value, width), norm_weight,
         norm_bias, up_bias, down_bias, stats, num_rows, num_tiles,

@@ -148,7 +148,7 @@ def compute(w: gl.constexpr, cta):
 
 
 @gluon.jit
-def gradients_kernel(
+def transition_gradients_hopper_kernel(
     normed_desc, grad_desc, up_desc, down_desc, grad_hidden_desc, up_bias, out, sums, num_rows,
     rows_per_part, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr,
     STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
@@ -196,7 +196,7 @@ def gradients(
     num_parts = triton.cdiv(num_rows, rows_per_part)
     new = partial(torch.empty, dtype=torch.float32, device=grad_RC.device)
     products, sums = new(2, num_parts, num_hidden, channels), new(num_parts, num_hidden)
-    gradients_kernel[(blocks, num_parts)](
+    transition_gradients_hopper_kernel[(blocks, num_parts)](
         tiles_of(normed_RC, ROWS.value, width), tiles_of(grad_RC, ROWS.value, width),
         tiles_of(parameters.up_weight, block, width),
         tiles_of(parameters.down_weight, width, block),

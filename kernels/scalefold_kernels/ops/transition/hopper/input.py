@@ -173,7 +173,7 @@ def compute(w: gl.constexpr, cta):
 
 
 @gluon.jit
-def input_gradient_kernel(
+def transition_input_hopper_kernel(
     grad_hidden_desc, up_desc, x_desc, grad_desc, grad_x_desc, norm_weight, stats, sums, num_tiles,
     num_rows, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
     UNROLL: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
@@ -204,7 +204,7 @@ def input_gradient(
     ctas = num_ctas(num_tiles, grad_RC.device)
     grad_x = x_RC.new_empty(num_rows, channels)
     sums = torch.empty(2, 2 * ctas, channels, dtype=torch.float32, device=grad_RC.device)
-    input_gradient_kernel[(ctas,)](
+    transition_input_hopper_kernel[(ctas,)](
         tiles_of(grad_hidden, ROWS.value, DEPTH.value),
         tiles_of(parameters.up_weight, DEPTH.value, width), tiles_of(x_RC, ROWS.value, width),
         tiles_of(grad_RC, ROWS.value, width), tiles_of(grad_x, ROWS.value, width),

@@ -94,7 +94,7 @@ def compute(cta):
 
 
 @gluon.jit(do_not_specialize=["layer", "num_tiles"])
-def output_forward_kernel(
+def triangle_output_forward_hopper_kernel(
     product_desc, gate_desc, z_desc, weight_desc, out_desc, norm_weight, norm_bias, bias,
     key, layer, threshold, factor, mean, rstd, P, ROWS, COLUMNS, num_tiles,
     SHARED: gl.constexpr, C: gl.constexpr,
@@ -118,7 +118,7 @@ def output_forward(
     out = torch.empty_like(z)
     mean, rstd = new_stats(z[..., 0])
     ctas, num_tiles, registers = parts.sharing(sizes, z, 3 if sizes.pair == 64 else 2)
-    output_forward_kernel[(ctas,)](
+    triangle_output_forward_hopper_kernel[(ctas,)](
         parts.column_tiles(product, sizes.hidden), *(parts.row_tiles(x, 64) for x in (gate, z)),
         parts.weight_tiles(weights.matrix), parts.row_tiles(out, 64),
         weights.norm_weight, weights.norm_bias, weights.bias, *drawing(dropout),

@@ -208,7 +208,7 @@ def run_partitions(cta):
 
 
 @gluon.jit(do_not_specialize=["layer"])
-def output_backward_kernel(
+def triangle_output_backward_hopper_kernel(
     grad_out_desc, product_desc, gate_desc, weight_desc, grad_product_desc, grad_gate_desc, mean,
     rstd, norm_weight, norm_bias, bias, key, layer, threshold, factor, partial, partial_bias, P,
     ROWS, COLUMNS, SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr,
@@ -240,7 +240,7 @@ def output_backward(
     ctas, channels = parts.num_ctas(sizes, gate), sizes.pair
     partial = gate.new_empty(ctas, channels, channels, dtype=torch.float32)
     partial_bias = partial.new_empty(ctas, channels)
-    output_backward_kernel[(ctas,)](
+    triangle_output_backward_hopper_kernel[(ctas,)](
         parts.row_tiles(grad_out, 64), parts.column_tiles(product, channels),
         parts.row_tiles(gate, 64), parts.weight_tiles(weights.matrix),
         parts.column_tiles(grad_product, channels), parts.row_tiles(grad_gate, 64),

@@ -132,7 +132,7 @@ def compute(w, cta):
 
 
 @gluon.jit
-def batched_products_kernel(
+def triangle_product_hopper_kernel(
     x_desc, y_desc, out_desc, rows, columns, inner,
     x_desc_2, y_desc_2, out_desc_2, rows_2, columns_2, inner_2, batch,
     PRODUCTS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
@@ -172,7 +172,7 @@ def products(todo: Sequence[Product]) -> list[Tensor]:
     results = [p.x.new_empty(*p.x.shape[:2], *p.sizes[:2]) for p in todo]
     batch = first.x.shape[0] * first.x.shape[1]
     num_tiles = batch * max(map(_num_tiles, todo))
-    batched_products_kernel[(num_ctas(num_tiles, first.x.device),)](
+    triangle_product_hopper_kernel[(num_ctas(num_tiles, first.x.device),)](
         *_descriptors(first, results[0]), *first.sizes,
         *_descriptors(last, results[-1]), *last.sizes,
         batch, PRODUCTS=len(todo), STAGES=_STAGES, REGISTERS=parts.COMPUTING_REGISTERS,

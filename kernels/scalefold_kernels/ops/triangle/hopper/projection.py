@@ -113,7 +113,7 @@ def compute(w, cta):
 
 
 @gluon.jit
-def projection_forward_kernel(
+def triangle_projection_forward_hopper_kernel(
     z_desc, a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     a_desc, b_desc, gate_desc, mask, norm_weight, norm_bias, a_bias, a_gate_bias, b_bias,
     b_gate_bias, gate_bias, mean, rstd, P, C: gl.constexpr, REGISTERS: gl.constexpr,
@@ -136,7 +136,7 @@ def projection_forward(
     sizes: Sizes, z: Tensor, mask: Tensor, weights: ProjectionWeights
 ) -> Projected:
     found = Projected.empty(z, sizes.hidden)
-    projection_forward_kernel[(parts.num_ctas(sizes, z),)](
+    triangle_projection_forward_hopper_kernel[(parts.num_ctas(sizes, z),)](
         parts.row_tiles(z), *(parts.weight_tiles(w) for w in weights.matrices),
         *(parts.column_tiles(x, 64) for x in (found.a, found.b)), parts.row_tiles(found.gate, 64),
         mask, weights.norm_weight, weights.norm_bias, weights.a_bias, weights.a_gate_bias,

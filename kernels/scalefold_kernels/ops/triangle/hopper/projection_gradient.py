@@ -214,7 +214,7 @@ def compute(cta):
 
 
 @gluon.jit(do_not_specialize=["num_tiles"])
-def projection_backward_kernel(
+def triangle_projection_backward_hopper_kernel(
     a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     grad_a_desc, grad_b_desc, a_desc, b_desc, grad_gate_desc, z_desc, through_desc, grad_z_desc,
     grad_values_desc, x_hat_desc, mask, mean, rstd, norm_weight, norm_bias, a_gate_bias,
@@ -241,7 +241,7 @@ def projection_backward(
     grad_z, x_hat = torch.empty_like(z), torch.empty_like(z)
     grad_values = z.new_empty(4 * sizes.hidden, sizes.positions)
     ctas, num_tiles, registers = parts.sharing(sizes, z, 2)
-    projection_backward_kernel[(ctas,)](
+    triangle_projection_backward_hopper_kernel[(ctas,)](
         *(parts.weight_tiles(w) for w in weights.matrices),
         *(parts.column_tiles(x, 64) for x in (grad_a, grad_b, a, b)),
         parts.row_tiles(grad_gate, 64), parts.row_tiles(z),

@@ -39,7 +39,7 @@ def factor_of(
 
 # One binary for all layers: a number 1 would be folded into the code.
 @triton.jit(do_not_specialize=["layer"])
-def output_forward_kernel(
+def triangle_output_forward_kernel(
     z, product, gate, norm_weight, norm_bias, weight, bias,
     key, layer, threshold, factor, out, mean, rstd, P, ROWS, COLUMNS,
     SHARED: tl.constexpr,
@@ -74,7 +74,7 @@ def output_forward_kernel(
 
 
 @triton.jit(do_not_specialize=["layer"])
-def output_backward_kernel(
+def triangle_output_backward_kernel(
     grad_out, product, gate, mean, rstd, norm_weight, norm_bias, weight, bias,
     key, layer, threshold, factor,
     grad_product, grad_gate, grad_value, x_hat, P, ROWS, COLUMNS,
@@ -132,7 +132,7 @@ def output_forward(
     out = torch.empty_like(z)
     mean, rstd = new_stats(z[..., 0])
     blocks = sizes.tile("output_forward", BLOCK_Z=sizes.pair)
-    output_forward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
+    triangle_output_forward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
         z, product, gate, *weights, *drawing(dropout), out, mean, rstd, sizes.positions,
         *z.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
@@ -149,7 +149,7 @@ def output_backward(
     grad_product, x_hat = torch.empty_like(product), torch.empty_like(product)
     grad_gate, grad_value = torch.empty_like(gate), torch.empty_like(gate)
     blocks = sizes.tile("output_backward", BLOCK_Z=sizes.pair)
-    output_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
+    triangle_output_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
         grad_out, product, gate, *stats, *weights, *drawing(dropout),
         grad_product, grad_gate, grad_value, x_hat, sizes.positions, *gate.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),

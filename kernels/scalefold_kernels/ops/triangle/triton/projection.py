@@ -24,7 +24,7 @@ from scalefold_kernels.ops.triangle.weights import projection_gradients
 
 
 @triton.jit
-def projection_forward_kernel(
+def triangle_projection_forward_kernel(
     z, mask, norm_weight, norm_bias,
     a_weight, a_bias, a_gate_weight, a_gate_bias,
     b_weight, b_bias, b_gate_weight, b_gate_bias,
@@ -70,7 +70,7 @@ def projection_forward_kernel(
 
 
 @triton.jit
-def projection_backward_kernel(
+def triangle_projection_backward_kernel(
     grad_a, grad_b, grad_gate, through, z, mask, mean, rstd, a, b, norm_weight, norm_bias,
     a_weight, a_gate_weight, a_gate_bias, b_weight, b_gate_weight, b_gate_bias, gate_weight,
     grad_z, grad_values, x_hat, P,
@@ -140,7 +140,7 @@ def projection_forward(
     """Operands, gate, and the statistics of each position."""
     found = Projected.empty(z, sizes.hidden)
     blocks = sizes.tile("projection_forward", BLOCK_C=min(sizes.hidden, sizes.pair))
-    projection_forward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
+    triangle_projection_forward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
         z, mask, *weights, *found, sizes.positions,
         BLOCK_Z=block(sizes.pair), **sizes.constants(), **blocks,
     )  # fmt: skip
@@ -155,7 +155,7 @@ def projection_backward(
     grad_z, x_hat = torch.empty_like(z), torch.empty_like(z)
     grad_values = z.new_empty(4 * sizes.hidden, sizes.positions)
     blocks = sizes.tile("projection_backward", BLOCK_C=min(sizes.hidden, sizes.pair))
-    projection_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
+    triangle_projection_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
         *gradients, z, mask, mean, rstd, a, b, weights.norm_weight, weights.norm_bias,
         weights.a, weights.a_gate, weights.a_gate_bias,
         weights.b, weights.b_gate, weights.b_gate_bias, weights.gate,
