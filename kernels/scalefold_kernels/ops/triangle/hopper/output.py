@@ -17,11 +17,11 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.dropout.mask import drawing
-from scalefold_kernels.gluon import mma_layout, one_group, widen, zeros
+from scalefold_kernels.gluon import ROWS, mma_layout, one_group, widen, zeros
 from scalefold_kernels.ops.triangle.arguments import OutputArguments, Sizes, new_stats
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
-from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS, TILE
+from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS
 
 PRODUCT, GATE, Z = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
 """Numbers of the barriers of a tile's tensors."""
@@ -30,7 +30,8 @@ PRODUCT, GATE, Z = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
 Cta = namedtuple(
     "Cta",
     "weight_desc product_desc gate_desc z_desc out_desc norm_weight norm_bias bias dropped mean "
-    "rstd weight product gate z weight_full full empty P ROWS COLUMNS num_tiles SHARED C",
+    "rstd weight product gate z weight_full full empty num_positions size_i size_j num_tiles "
+    "SHARED C",
 )
 
 
@@ -38,7 +39,7 @@ Cta = namedtuple(
 def load(cta):
     turn = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
-        first = tile * TILE
+        first = tile * ROWS
         mbarrier.wait(cta.empty.index(PRODUCT), turn ^ 1)
         smem.load(cta.product_desc, [0, first], cta.full.index(PRODUCT), cta.product)
         if tile == gl.program_id(0):
@@ -56,14 +57,14 @@ def compute(cta):
     HALF: gl.constexpr = mma_layout(64)
     A: gl.constexpr = gl.DotOperandLayout(0, HALF, 2)
     dtype: gl.constexpr = cta.out_desc.dtype
-    zero = zeros(TILE, 64)
+    zero = zeros(ROWS, 64)
     bits = no_bits()
     turn = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
-        first = tile * TILE
+        first = tile * ROWS
         if cta.SHARED is not None:
-            before = first - gl.num_programs(0) * TILE
-            sizes = cta.P, cta.ROWS, cta.COLUMNS
+            before = first - gl.num_programs(0) * ROWS
+            sizes = cta.num_positions, cta.size_i, cta.size_j
             if (before < 0) | other_mask(first, before, *sizes, cta.SHARED):
                 bits = draw(first, cta.dropped, *sizes, cta.SHARED, cta.C // 32)
         mbarrier.wait(cta.full.index(PRODUCT), turn)
@@ -96,18 +97,18 @@ def compute(cta):
 @gluon.jit(do_not_specialize=["layer", "num_tiles"])
 def triangle_output_forward_hopper_kernel(
     product_desc, gate_desc, z_desc, weight_desc, out_desc, norm_weight, norm_bias, bias,
-    key, layer, threshold, factor, mean, rstd, P, ROWS, COLUMNS, num_tiles,
+    key, layer, threshold, scale, mean, rstd, num_positions, size_i, size_j, num_tiles,
     SHARED: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """Result (P, Z), statistics (P,)."""
     halves: gl.constexpr = C // 64
-    dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), factor
+    dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), scale
     one_group(Cta(
         weight_desc, product_desc, gate_desc, z_desc, out_desc, norm_weight, norm_bias, bias,
         dropped, mean, rstd, smem.tiles(weight_desc, halves), smem.tile(product_desc),
         smem.tiles(gate_desc, halves), smem.tiles(z_desc, halves), smem.barrier(),
-        smem.barriers(3, 1), smem.barriers(3, 1), gl.to_tensor(P), gl.to_tensor(ROWS),
-        gl.to_tensor(COLUMNS), gl.to_tensor(num_tiles), SHARED, C,
+        smem.barriers(3, 1), smem.barriers(3, 1), gl.to_tensor(num_positions), gl.to_tensor(size_i),
+        gl.to_tensor(size_j), gl.to_tensor(num_tiles), SHARED, C,
     ), compute, load, LOADER_REGISTERS)  # fmt: skip
 
 

@@ -19,12 +19,12 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.dropout.mask import drawing
-from scalefold_kernels.gluon import mma_layout, widen, zeros
+from scalefold_kernels.gluon import ROWS, mma_layout, widen, zeros
 from scalefold_kernels.ops.norm.weights import finish
 from scalefold_kernels.ops.triangle.arguments import OutputArguments, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
-from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
+from scalefold_kernels.ops.triangle.hopper.parts import GROUPS
 from scalefold_kernels.smem import SUMS
 
 LOADER_REGISTERS = gl.constexpr(24)
@@ -38,7 +38,7 @@ Cta = namedtuple(
     "Cta",
     "weight_desc gate_desc grad_out_desc grad_product_desc grad_gate_desc mean rstd norm_weight "
     "norm_bias bias dropped partial partial_bias weight bias_smem ones product gate grad_out "
-    "weight_full folded ready P ROWS COLUMNS SHARED C REGISTERS",
+    "weight_full folded ready num_positions size_i size_j SHARED C REGISTERS",
 )
 
 
@@ -49,10 +49,10 @@ def load(cta):
         cta.gate_desc, cta.grad_out_desc
     )
     parts.load_weight(cta.weight_desc, cta.weight_full, cta.weight)
-    for i in range(parts.num_rounds(cta.P)):
+    for i in range(parts.num_rounds(cta.num_positions)):
         for w in gl.static_range(GROUPS):
             first = parts.tile_of(i, w)
-            if first < cta.P:
+            if first < cta.num_positions:
                 slot = ring.wait_empty(cta.product, i, bytes, w)
                 ring.copy(cta.product, slot, [0, first])
                 bar = cta.product.full.index(slot)
@@ -72,16 +72,16 @@ def differentiate(w, cta):
     HALF: gl.constexpr = mma_layout(64)
     A: gl.constexpr = gl.DotOperandLayout(0, WHOLE, 2)
     dtype: gl.constexpr = cta.grad_gate_desc.dtype
-    whole: gl.constexpr = [cta.product.slots.shape[0], C, TILE]
+    whole: gl.constexpr = [cta.product.slots.shape[0], C, ROWS]
     transposed_smem = reinterpret(cta.gate, dtype, whole, cta.grad_product_desc.layout)
     bits = no_bits()
     i = gl.to_tensor(0)
     first = parts.tile_of(i, w)
-    next_mean = parts.by_position(cta.mean, first, cta.P, WHOLE)
-    next_rstd = parts.by_position(cta.rstd, first, cta.P, WHOLE)
-    while first < cta.P:
+    next_mean = parts.by_position(cta.mean, first, cta.num_positions, WHOLE)
+    next_rstd = parts.by_position(cta.rstd, first, cta.num_positions, WHOLE)
+    while first < cta.num_positions:
         if cta.SHARED is not None:
-            sizes = cta.P, cta.ROWS, cta.COLUMNS
+            sizes = cta.num_positions, cta.size_i, cta.size_j
             if (i == 0) | other_mask(first, parts.tile_of(i - 1, w), *sizes, cta.SHARED):
                 bits = draw(first, cta.dropped, *sizes, cta.SHARED, C // 32)
         mean_P, rstd_P = next_mean, next_rstd
@@ -95,12 +95,12 @@ def differentiate(w, cta):
         if i > 0:
             mbarrier.arrive(cta.product.empty.index(ring.place(cta.product, i - 1, w)))
         mbarrier.wait(cta.folded, 0)
-        grad_hat = zeros(TILE, C)
+        grad_hat = zeros(ROWS, C)
         for half in range(HALVES):
             weight = cta.weight.index(half)
             gate = cta.gate.index(slot * HALVES + half)
             grad_out = cta.grad_out.index(slot * HALVES + half)
-            value = zeros(TILE, 64)
+            value = zeros(ROWS, 64)
             value = mma(product, weight.permute((1, 0)), value, use_acc=False, is_async=True)
             grad = widen(grad_out.load(HALF))
             if cta.SHARED is not None:
@@ -121,8 +121,8 @@ def differentiate(w, cta):
             mbarrier.arrive(cta.ready.index(slot), pred=half == HALVES - 1)
             grad_hat = mma_wait(0, [grad_hat])
         following = parts.tile_of(i + 1, w)
-        next_mean = parts.by_position(cta.mean, following, cta.P, WHOLE)
-        next_rstd = parts.by_position(cta.rstd, following, cta.P, WHOLE)
+        next_mean = parts.by_position(cta.mean, following, cta.num_positions, WHOLE)
+        next_rstd = parts.by_position(cta.rstd, following, cta.num_positions, WHOLE)
         x_hat = widen(product.load(WHOLE))
         mean_product = parts.row_sum(grad_hat * x_hat) * (1.0 / C)
         mean_grad = parts.row_sum(grad_hat) * (1.0 / C)
@@ -167,13 +167,13 @@ def add_up(cta):
     C: gl.constexpr = cta.C
     WHOLE: gl.constexpr = mma_layout(C)
     ONES: gl.constexpr = mma_layout(SUMS)
-    whole: gl.constexpr = [cta.product.slots.shape[0], TILE, C]
+    whole: gl.constexpr = [cta.product.slots.shape[0], ROWS, C]
     grad_out = reinterpret(cta.grad_out, cta.grad_out.dtype, whole, cta.grad_out.layout)
     products = zeros(C, C)
     sums = zeros(C, SUMS)
-    for i in range(parts.num_rounds(cta.P)):
+    for i in range(parts.num_rounds(cta.num_positions)):
         for w in range(GROUPS):
-            if parts.tile_of(i, w) < cta.P:
+            if parts.tile_of(i, w) < cta.num_positions:
                 slot = ring.place(cta.product, i, w)
                 mbarrier.wait(cta.ready.index(slot), ring.phase(cta.product, i, w))
                 x_hat = cta.product.slots.index(slot).permute((1, 0))
@@ -210,8 +210,8 @@ def run_partitions(cta):
 @gluon.jit(do_not_specialize=["layer"])
 def triangle_output_backward_hopper_kernel(
     grad_out_desc, product_desc, gate_desc, weight_desc, grad_product_desc, grad_gate_desc, mean,
-    rstd, norm_weight, norm_bias, bias, key, layer, threshold, factor, partial, partial_bias, P,
-    ROWS, COLUMNS, SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr,
+    rstd, norm_weight, norm_bias, bias, key, layer, threshold, scale, partial, partial_bias,
+    num_positions, size_i, size_j, SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr,
     REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """grad_product (C, P), grad_gate (P, C); partial (CTAs, C, C), partial_bias (CTAs, C)."""
@@ -221,14 +221,14 @@ def triangle_output_backward_hopper_kernel(
     ones = smem.ones().index(0)
     product = ring.new(product_desc, places, 2)
     more = smem.barriers(2, 1)
-    dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), factor
+    dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), scale
     run_partitions(Cta(
         weight_desc, gate_desc, grad_out_desc, grad_product_desc, grad_gate_desc, mean, rstd,
         norm_weight, norm_bias, bias, dropped, partial, partial_bias,
         smem.tiles(weight_desc, HALVES), bias_smem, ones, product,
         smem.tiles(gate_desc, places * HALVES), smem.tiles(grad_out_desc, places * HALVES),
-        more.index(0), more.index(1), smem.barriers(places, 1), gl.to_tensor(P),
-        gl.to_tensor(ROWS), gl.to_tensor(COLUMNS), SHARED, C, REGISTERS,
+        more.index(0), more.index(1), smem.barriers(places, 1), gl.to_tensor(num_positions),
+        gl.to_tensor(size_i), gl.to_tensor(size_j), SHARED, C, REGISTERS,
     ))  # fmt: skip
 
 

@@ -15,13 +15,11 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_load
+from scalefold_kernels.gluon import ROWS
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.norm.triton import EPS
 from scalefold_kernels.ops.triangle.arguments import Sizes
 from scalefold_kernels.tma import tiles_of, within_reach
-
-TILE = gl.constexpr(64)
-"""Positions of a tile: the rows of a warp group's matrix product."""
 
 GROUPS = gl.constexpr(2)
 """Warp groups that compute, each with tiles of its own."""
@@ -43,13 +41,13 @@ SM_REGISTERS = 65536
 @gluon.jit
 def tile_of(i, w):
     """First position of the tile number ``i`` of a warp group."""
-    return ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * TILE
+    return ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * ROWS
 
 
 @gluon.jit
-def num_rounds(P):
+def num_rounds(num_positions):
     """Tiles of a warp group, of which the last may be beyond the end."""
-    return gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
+    return gl.cdiv(gl.cdiv(num_positions, ROWS), gl.num_programs(0) * GROUPS)
 
 
 @gluon.jit
@@ -130,13 +128,13 @@ def opaque(x):
 
 
 @gluon.jit
-def by_position(pointer, first, P, LAYOUT: gl.constexpr):
+def by_position(pointer, first, num_positions, LAYOUT: gl.constexpr):
     """Numbers of the positions ``first`` and following of a tile of this layout.
 
     Beyond the end they are the last one's: what TMA brings from there is 0 in any case.
     """
-    position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, LAYOUT))
-    return gl.load(pointer + gl.minimum(position, opaque(P) - 1)).to(gl.float32)
+    position = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))
+    return gl.load(pointer + gl.minimum(position, opaque(num_positions) - 1)).to(gl.float32)
 
 
 @gluon.jit
@@ -169,20 +167,20 @@ def normalised(x, first, cta):
     """Rows of a tile after LayerNorm; their statistics are stored."""
     WHOLE: gl.constexpr = x.type.layout
     x_hat, mean, rstd = standardise(x)
-    position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, WHOLE))
-    gl.store(cta.mean + position, mean, mask=position < cta.P)
-    gl.store(cta.rstd + position, rstd, mask=position < cta.P)
+    position = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, WHOLE))
+    gl.store(cta.mean + position, mean, mask=position < cta.num_positions)
+    gl.store(cta.rstd + position, rstd, mask=position < cta.num_positions)
     return x_hat * columns(cta.norm_weight, WHOLE) + columns(cta.norm_bias, WHOLE)
 
 
 def num_ctas(sizes: Sizes, x: Tensor) -> int:
     """One CTA for each SM, or fewer where some would have nothing to do."""
-    return min(num_sms(x.device), triton.cdiv(sizes.positions, TILE.value * GROUPS.value))
+    return min(num_sms(x.device), triton.cdiv(sizes.positions, ROWS.value * GROUPS.value))
 
 
 def sharing(sizes: Sizes, x: Tensor, number: int) -> tuple[int, int, int]:
     """CTAs, of which ``number`` share an SM; tiles; registers of a thread."""
-    num_tiles = triton.cdiv(sizes.positions, TILE.value)
+    num_tiles = triton.cdiv(sizes.positions, ROWS.value)
     registers = SM_REGISTERS // (number * THREADS) // 8 * 8
     return min(number * num_sms(x.device), num_tiles), num_tiles, registers
 
@@ -190,12 +188,12 @@ def sharing(sizes: Sizes, x: Tensor, number: int) -> tuple[int, int, int]:
 def row_tiles(x: Tensor, width: int | None = None) -> TensorDescriptor:
     """Tiles (positions, channels) of a contiguous tensor, channels last."""
     channels = x.shape[-1]
-    return tiles_of(within_reach(x.view(-1, channels)), TILE.value, width or channels)
+    return tiles_of(within_reach(x.view(-1, channels)), ROWS.value, width or channels)
 
 
 def column_tiles(x: Tensor, height: int) -> TensorDescriptor:
     """Tiles (channels, positions) of a contiguous tensor, positions last."""
-    return tiles_of(within_reach(x.view(x.shape[0], -1)), height, TILE.value)
+    return tiles_of(within_reach(x.view(x.shape[0], -1)), height, ROWS.value)
 
 
 def weight_tiles(weight: Tensor) -> TensorDescriptor:

@@ -15,15 +15,15 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import mma_layout, two_groups, widen, zeros
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.ops.triangle.arguments import Projected, ProjectionWeights, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
-from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
+from scalefold_kernels.ops.triangle.hopper.parts import GROUPS
 
 Cta = namedtuple(
     "Cta",
     "operands gate_desc mask norm_weight norm_bias biases mean rstd weights weight "
-    "weight_full z out P C",
+    "weight_full z out num_positions C",
 )
 
 
@@ -36,17 +36,17 @@ def load(cta):
         for half in gl.static_range(HALVES):
             place = cta.weight.index(i * HALVES + half)
             async_load(cta.weights[i], [half * 64, 0], cta.weight_full, place)
-    for i in range(parts.num_rounds(cta.P)):
+    for i in range(parts.num_rounds(cta.num_positions)):
         for w in gl.static_range(GROUPS):
             first = parts.tile_of(i, w)
-            if first < cta.P:
+            if first < cta.num_positions:
                 ring.load(cta.z, i, [first, 0], w)
 
 
 @gluon.jit
 def multiply(normed, weight_smem, place):
     """Start a product with 64 rows of a weight."""
-    zero = zeros(TILE, 64)
+    zero = zeros(ROWS, 64)
     weight = weight_smem.index(place).permute((1, 0))
     return mma(normed, weight, zero, use_acc=False, is_async=True)
 
@@ -60,10 +60,12 @@ def compute(w, cta):
     A: gl.constexpr = gl.DotOperandLayout(0, HALF, 2)
     dtype: gl.constexpr = cta.gate_desc.dtype
     mbarrier.wait(cta.weight_full, 0)
-    for i in range(parts.num_rounds(cta.P)):
+    for i in range(parts.num_rounds(cta.num_positions)):
         first = parts.tile_of(i, w)
-        if first < cta.P:
-            inverse_mask = parts.invert_mask(parts.by_position(cta.mask, first, cta.P, HALF))
+        if first < cta.num_positions:
+            inverse_mask = parts.invert_mask(
+                parts.by_position(cta.mask, first, cta.num_positions, HALF)
+            )
             place = ring.wait_full(cta.z, i, w)
             x = widen(cta.z.slots.index(place).load(WHOLE))
             mbarrier.arrive(cta.z.empty.index(place))
@@ -116,7 +118,7 @@ def compute(w, cta):
 def triangle_projection_forward_hopper_kernel(
     z_desc, a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     a_desc, b_desc, gate_desc, mask, norm_weight, norm_bias, a_bias, a_gate_bias, b_bias,
-    b_gate_bias, gate_bias, mean, rstd, P, C: gl.constexpr, REGISTERS: gl.constexpr,
+    b_gate_bias, gate_bias, mean, rstd, num_positions, C: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Masked operands (C, P), gate (P, C), statistics (P,)."""
     gl.static_assert(a_weight_desc.block_shape[0] == 64)
@@ -128,7 +130,7 @@ def triangle_projection_forward_hopper_kernel(
         (a_desc, b_desc), gate_desc, mask, norm_weight, norm_bias,
         (a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias), mean, rstd, weights,
         smem.tiles(a_weight_desc, 5 * C // 64), smem.barrier(), ring.new(z_desc, GROUPS, 1),
-        smem.tiles(gate_desc, 2 * GROUPS), gl.to_tensor(P), C,
+        smem.tiles(gate_desc, 2 * GROUPS), gl.to_tensor(num_positions), C,
     ), compute, load, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 

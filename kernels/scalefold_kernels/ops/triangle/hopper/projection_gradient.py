@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring
 from scalefold_kernels.compiler import async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, one_group, widen, zeros
+from scalefold_kernels.gluon import ROWS, mma_layout, one_group, widen, zeros
 from scalefold_kernels.ops.triangle.arguments import (
     ProjectionGradients,
     ProjectionKept,
@@ -25,7 +25,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     Sizes,
 )
 from scalefold_kernels.ops.triangle.hopper import parts
-from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS, LOG2E, TILE
+from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS, LOG2E
 from scalefold_kernels.ops.triangle.weights import projection_gradients
 
 WEIGHTS = gl.constexpr(3)
@@ -48,7 +48,7 @@ Cta = namedtuple(
     "Cta",
     "weight_descs grad_descs operand_descs grad_gate_desc through_desc grad_z_desc "
     "grad_values_desc x_hat_desc mask mean rstd norm_weight norm_bias a_gate_bias b_gate_bias "
-    "weights blocks wholes P num_tiles HAS_THROUGH C",
+    "weights blocks wholes num_positions num_tiles HAS_THROUGH C",
 )
 
 
@@ -69,7 +69,7 @@ def load(cta):
     HALVES: gl.constexpr = cta.C // 64
     i = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
-        first = tile * TILE
+        first = tile * ROWS
         block = i * per_tile(cta.HAS_THROUGH, cta.C)
         weight = i * 5 * HALVES
         ring.load(cta.wholes, i, [first, 0])
@@ -108,7 +108,7 @@ def differentiate_operand(grad_normed, normed, mask_P, first, step, n, m, cta):
     channel = step % HALVES * 64
     gate_slot = ring.wait_full(cta.weights, m)
     gate_weight = cta.weights.slots.index(gate_slot)
-    opened = mma(normed, gate_weight.permute((1, 0)), zeros(TILE, 64), use_acc=False, is_async=True)
+    opened = mma(normed, gate_weight.permute((1, 0)), zeros(ROWS, 64), use_acc=False, is_async=True)
     grad_slot = ring.wait_full(cta.blocks, n)
     grad_smem = cta.blocks.slots.index(grad_slot)
     grad = widen(grad_smem.permute((1, 0)).load(HALF))
@@ -151,13 +151,13 @@ def compute(cta):
     A: gl.constexpr = gl.DotOperandLayout(0, HALF, 2)
     dtype: gl.constexpr = cta.grad_z_desc.dtype
     i = gl.to_tensor(0)
-    start = gl.program_id(0) * TILE
-    next_mean = parts.by_position(cta.mean, start, cta.P, WHOLE)
-    next_rstd = parts.by_position(cta.rstd, start, cta.P, WHOLE)
+    start = gl.program_id(0) * ROWS
+    next_mean = parts.by_position(cta.mean, start, cta.num_positions, WHOLE)
+    next_rstd = parts.by_position(cta.rstd, start, cta.num_positions, WHOLE)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
-        first = tile * TILE
+        first = tile * ROWS
         mean_P, rstd_P = next_mean, next_rstd
-        mask_P = parts.by_position(cta.mask, first, cta.P, HALF)
+        mask_P = parts.by_position(cta.mask, first, cta.num_positions, HALF)
         norm_weight = parts.raw_columns(cta.norm_weight, WHOLE)
         norm_bias = parts.raw_columns(cta.norm_bias, WHOLE)
         whole = ring.wait_full(cta.wholes, i)
@@ -168,7 +168,7 @@ def compute(cta):
         async_store(cta.x_hat_desc, [first, 0], z)
         normed = x_hat * norm_weight.to(gl.float32) + norm_bias.to(gl.float32)
         normed = gl.convert_layout(normed.to(dtype), A)
-        grad_normed = zeros(TILE, C)
+        grad_normed = zeros(ROWS, C)
         for step in range(2 * HALVES):
             n = i * per_tile(cta.HAS_THROUGH, C) + 2 * step
             m = i * 5 * HALVES + 2 * step
@@ -181,9 +181,9 @@ def compute(cta):
             grad_normed = mma(grad_gate, weight, grad_normed, is_async=True)
         # What comes from memory, now, while the products are under way.
         norm_weight = parts.raw_columns(cta.norm_weight, WHOLE)
-        following = first + gl.num_programs(0) * TILE
-        next_mean = parts.by_position(cta.mean, following, cta.P, WHOLE)
-        next_rstd = parts.by_position(cta.rstd, following, cta.P, WHOLE)
+        following = first + gl.num_programs(0) * ROWS
+        next_mean = parts.by_position(cta.mean, following, cta.num_positions, WHOLE)
+        next_rstd = parts.by_position(cta.rstd, following, cta.num_positions, WHOLE)
         grad_normed = mma_wait(0, [grad_normed])
         for half in gl.static_range(HALVES):
             mbarrier.arrive(cta.weights.empty.index(ring.place(cta.weights, m + half)))
@@ -200,7 +200,7 @@ def compute(cta):
             for half in gl.static_range(HALVES):
                 ring.wait_full(cta.blocks, n + half)
             wholes_smem = reinterpret(
-                cta.blocks.slots, dtype, [BLOCKS // HALVES, TILE, C], z.layout
+                cta.blocks.slots, dtype, [BLOCKS // HALVES, ROWS, C], z.layout
             )
             grad_x += widen(wholes_smem.index(n % BLOCKS // HALVES).load(WHOLE))
             for half in gl.static_range(HALVES):
@@ -218,7 +218,7 @@ def triangle_projection_backward_hopper_kernel(
     a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     grad_a_desc, grad_b_desc, a_desc, b_desc, grad_gate_desc, z_desc, through_desc, grad_z_desc,
     grad_values_desc, x_hat_desc, mask, mean, rstd, norm_weight, norm_bias, a_gate_bias,
-    b_gate_bias, P, num_tiles, HAS_THROUGH: gl.constexpr, C: gl.constexpr,
+    b_gate_bias, num_positions, num_tiles, HAS_THROUGH: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """Same results as the Triton kernel: grad_z (P, C), grad_values (4 C, P), x_hat (P, C)."""
     weight_descs = (
@@ -228,7 +228,7 @@ def triangle_projection_backward_hopper_kernel(
         weight_descs, (grad_a_desc, grad_b_desc), (a_desc, b_desc), grad_gate_desc, through_desc,
         grad_z_desc, grad_values_desc, x_hat_desc, mask, mean, rstd, norm_weight, norm_bias,
         a_gate_bias, b_gate_bias, ring.new(a_weight_desc, WEIGHTS, 1),
-        ring.new(a_desc, BLOCKS, 1), ring.new(z_desc, WHOLES, 1), gl.to_tensor(P),
+        ring.new(a_desc, BLOCKS, 1), ring.new(z_desc, WHOLES, 1), gl.to_tensor(num_positions),
         gl.to_tensor(num_tiles), HAS_THROUGH, C,
     ), compute, load, LOADER_REGISTERS)  # fmt: skip
 

@@ -26,22 +26,22 @@ from scalefold_kernels.ops.triangle.weights import output_gradients
 
 
 @triton.jit
-def factor_of(
-    key, layer, threshold, factor, position, column, P, ROWS, COLUMNS, SHARED: tl.constexpr
-):  # fmt: skip
+def factor_of(dropped, position, column, sizes, SHARED: tl.constexpr):
     """What an update (positions, columns) is multiplied by in dropout."""
-    position = tl.minimum(position, P - 1)  # whose sample has a key
-    line = position // COLUMNS
-    state = hash_of(key, 1, line // ROWS, layer)[:, None]
-    i, j = (line % ROWS)[:, None], (position % COLUMNS)[:, None]
-    return dropout_factor(state, i, j, column[None, :], threshold, factor, 3, SHARED)
+    key, layer, threshold, scale = dropped
+    num_positions, size_i, size_j = sizes
+    position = tl.minimum(position, num_positions - 1)  # whose sample has a key
+    line = position // size_j
+    state = hash_of(key, 1, line // size_i, layer)[:, None]
+    i, j = (line % size_i)[:, None], (position % size_j)[:, None]
+    return dropout_factor(state, i, j, column[None, :], threshold, scale, 3, SHARED)
 
 
 # One binary for all layers: a number 1 would be folded into the code.
 @triton.jit(do_not_specialize=["layer"])
 def triangle_output_forward_kernel(
     z, product, gate, norm_weight, norm_bias, weight, bias,
-    key, layer, threshold, factor, out, mean, rstd, P, ROWS, COLUMNS,
+    key, layer, threshold, scale, out, mean, rstd, num_positions, size_i, size_j,
     SHARED: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
@@ -49,26 +49,25 @@ def triangle_output_forward_kernel(
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = position.to(tl.int64)[:, None] * Z
     channel = tl.arange(0, BLOCK_C)
-    inside = (position[:, None] < P) & (channel < C)[None, :]
-    offset = channel[None, :].to(tl.int64) * P + position[:, None]
+    inside = (position[:, None] < num_positions) & (channel < C)[None, :]
+    offset = channel[None, :].to(tl.int64) * num_positions + position[:, None]
     x = tl.load(product + offset, mask=inside, other=0.0).to(tl.float32)
     x_hat, mean_P, rstd_P = standardise(x, C, BLOCK_C)
-    tl.store(mean + position, mean_P, mask=position < P)
-    tl.store(rstd + position, rstd_P, mask=position < P)
+    tl.store(mean + position, mean_P, mask=position < num_positions)
+    tl.store(rstd + position, rstd_P, mask=position < num_positions)
     normed = x_hat * load_vector(norm_weight, channel, C)[None, :]
     normed = (normed + load_vector(norm_bias, channel, C)[None, :]).to(product.dtype.element_ty)
+    dropped, sizes = (key, layer, threshold, scale), (num_positions, size_i, size_j)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
-        inside_PZ = (position[:, None] < P) & (column[None, :] < Z)
+        inside_PZ = (position[:, None] < num_positions) & (column[None, :] < Z)
         logit = tl.load(gate + row + column[None, :], mask=inside_PZ, other=0.0)
         w = load_matrix(weight, column, channel, column < Z, C)
         value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
         value += load_vector(bias, column, Z)[None, :]
         value *= sigmoid(logit.to(tl.float32))
         if key is not None:
-            value *= factor_of(
-                key, layer, threshold, factor, position, column, P, ROWS, COLUMNS, SHARED
-            )
+            value *= factor_of(dropped, position, column, sizes, SHARED)
         value += tl.load(z + row + column[None, :], mask=inside_PZ, other=0.0).to(tl.float32)
         tl.store(out + row + column[None, :], value.to(out.dtype.element_ty), mask=inside_PZ)
 
@@ -76,8 +75,8 @@ def triangle_output_forward_kernel(
 @triton.jit(do_not_specialize=["layer"])
 def triangle_output_backward_kernel(
     grad_out, product, gate, mean, rstd, norm_weight, norm_bias, weight, bias,
-    key, layer, threshold, factor,
-    grad_product, grad_gate, grad_value, x_hat, P, ROWS, COLUMNS,
+    key, layer, threshold, scale,
+    grad_product, grad_gate, grad_value, x_hat, num_positions, size_i, size_j,
     SHARED: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
@@ -87,20 +86,21 @@ def triangle_output_backward_kernel(
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = position.to(tl.int64)[:, None] * Z
     channel = tl.arange(0, BLOCK_C)
-    inside_PC = (position[:, None] < P) & (channel < C)[None, :]
-    offset_PC = channel[None, :].to(tl.int64) * P + position[:, None]
+    inside_PC = (position[:, None] < num_positions) & (channel < C)[None, :]
+    offset_PC = channel[None, :].to(tl.int64) * num_positions + position[:, None]
     x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
-    mean_P = tl.load(mean + position, mask=position < P, other=0.0)
-    rstd_P = tl.load(rstd + position, mask=position < P, other=0.0)
+    mean_P = tl.load(mean + position, mask=position < num_positions, other=0.0)
+    rstd_P = tl.load(rstd + position, mask=position < num_positions, other=0.0)
     norm_weight_C = load_vector(norm_weight, channel, C)
     norm_bias_C = load_vector(norm_bias, channel, C)
     x_hat_PC = (x - mean_P[:, None]) * rstd_P[:, None]
     normed = (x_hat_PC * norm_weight_C[None, :] + norm_bias_C[None, :]).to(dtype)
     tl.store(x_hat + offset_PC, x_hat_PC.to(dtype), mask=inside_PC)
     grad_normed = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    dropped, sizes = (key, layer, threshold, scale), (num_positions, size_i, size_j)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
-        inside_PZ = (position[:, None] < P) & (column[None, :] < Z)
+        inside_PZ = (position[:, None] < num_positions) & (column[None, :] < Z)
         offset_PZ = row + column[None, :]
         w = load_matrix(weight, column, channel, column < Z, C)
         value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
@@ -108,9 +108,7 @@ def triangle_output_backward_kernel(
         grad = tl.load(grad_out + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32)
         opened = sigmoid(tl.load(gate + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32))
         if key is not None:
-            grad *= factor_of(
-                key, layer, threshold, factor, position, column, P, ROWS, COLUMNS, SHARED
-            )
+            grad *= factor_of(dropped, position, column, sizes, SHARED)
         grad *= opened
         grad_logit = grad * value * (1.0 - opened)
         tl.store(grad_gate + offset_PZ, grad_logit.to(dtype), mask=inside_PZ)

@@ -29,19 +29,19 @@ def triangle_projection_forward_kernel(
     a_weight, a_bias, a_gate_weight, a_gate_bias,
     b_weight, b_bias, b_gate_weight, b_gate_bias,
     gate_weight, gate_bias,
-    a, b, gate, mean, rstd, P,
+    a, b, gate, mean, rstd, num_positions,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     zed = tl.arange(0, BLOCK_Z)
-    inside = (position[:, None] < P) & (zed[None, :] < Z)
+    inside = (position[:, None] < num_positions) & (zed[None, :] < Z)
     row = position.to(tl.int64)[:, None] * Z
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
-    mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
+    mask_P = tl.load(mask + position, mask=position < num_positions, other=0.0).to(tl.float32)
     x_hat, mean_P, rstd_P = standardise(x, Z, BLOCK_Z)
-    tl.store(mean + position, mean_P, mask=position < P)
-    tl.store(rstd + position, rstd_P, mask=position < P)
+    tl.store(mean + position, mean_P, mask=position < num_positions)
+    tl.store(rstd + position, rstd_P, mask=position < num_positions)
     normed = x_hat * load_vector(norm_weight, zed, Z)[None, :]
     normed = (normed + load_vector(norm_bias, zed, Z)[None, :]).to(z.dtype.element_ty)
     for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
@@ -56,15 +56,17 @@ def triangle_projection_forward_kernel(
         opened += load_vector(tl.where(is_a, a_gate_bias, b_gate_bias), channel, C)[None, :]
         value += load_vector(tl.where(is_a, a_bias, b_bias), channel, C)[None, :]
         value *= sigmoid(opened) * mask_P[:, None]
-        inside_PC = (position[:, None] < P) & (channel < C)[None, :]
-        at = tl.where(is_a, a, b) + channel[None, :].to(tl.int64) * P + position[:, None]
+        inside_PC = (position[:, None] < num_positions) & (channel < C)[None, :]
+        at = (
+            tl.where(is_a, a, b) + channel[None, :].to(tl.int64) * num_positions + position[:, None]
+        )
         tl.store(at, value.to(z.dtype.element_ty), mask=inside_PC)
     for first in tl.range(0, Z, BLOCK_C, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_C)
         w = load_matrix(gate_weight, column, zed, column < Z, Z)
         logit = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
         logit += load_vector(gate_bias, column, Z)[None, :]
-        inside_column = (position[:, None] < P) & (column[None, :] < Z)
+        inside_column = (position[:, None] < num_positions) & (column[None, :] < Z)
         logit = logit.to(gate.dtype.element_ty)
         tl.store(gate + row + column[None, :], logit, mask=inside_column)
 
@@ -73,7 +75,7 @@ def triangle_projection_forward_kernel(
 def triangle_projection_backward_kernel(
     grad_a, grad_b, grad_gate, through, z, mask, mean, rstd, a, b, norm_weight, norm_bias,
     a_weight, a_gate_weight, a_gate_bias, b_weight, b_gate_weight, b_gate_bias, gate_weight,
-    grad_z, grad_values, x_hat, P,
+    grad_z, grad_values, x_hat, num_positions,
     HAS_THROUGH: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
@@ -86,12 +88,12 @@ def triangle_projection_backward_kernel(
     dtype: tl.constexpr = z.dtype.element_ty
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     zed = tl.arange(0, BLOCK_Z)
-    inside = (position[:, None] < P) & (zed[None, :] < Z)
+    inside = (position[:, None] < num_positions) & (zed[None, :] < Z)
     row = position.to(tl.int64)[:, None] * Z
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
-    mean_P = tl.load(mean + position, mask=position < P, other=0.0)
-    rstd_P = tl.load(rstd + position, mask=position < P, other=0.0)
-    mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
+    mean_P = tl.load(mean + position, mask=position < num_positions, other=0.0)
+    rstd_P = tl.load(rstd + position, mask=position < num_positions, other=0.0)
+    mask_P = tl.load(mask + position, mask=position < num_positions, other=0.0).to(tl.float32)
     norm_weight_Z = load_vector(norm_weight, zed, Z)
     x_hat_PZ = (x - mean_P[:, None]) * rstd_P[:, None]
     normed = x_hat_PZ * norm_weight_Z[None, :] + load_vector(norm_bias, zed, Z)[None, :]
@@ -101,8 +103,8 @@ def triangle_projection_backward_kernel(
     for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
         channel = step // 2 * BLOCK_C + tl.arange(0, BLOCK_C)
         is_a = step % 2 == 0
-        inside_PC = (position[:, None] < P) & (channel < C)[None, :]
-        offset = channel[None, :].to(tl.int64) * P + position[:, None]
+        inside_PC = (position[:, None] < num_positions) & (channel < C)[None, :]
+        offset = channel[None, :].to(tl.int64) * num_positions + position[:, None]
         grad = tl.load(tl.where(is_a, grad_a, grad_b) + offset, mask=inside_PC, other=0.0)
         grad = grad.to(tl.float32)
         value = tl.load(tl.where(is_a, a, b) + offset, mask=inside_PC, other=0.0)
@@ -117,12 +119,12 @@ def triangle_projection_backward_kernel(
         grad_logit = (grad * value.to(tl.float32) * (1.0 - opened)).to(dtype)
         grad_normed = tl.dot(grad_value, w, grad_normed, input_precision=PRECISION)
         grad_normed = tl.dot(grad_logit, gate_w, grad_normed, input_precision=PRECISION)
-        at = grad_values + tl.where(is_a, 0, 2) * C * tl.cast(P, tl.int64) + offset
+        at = grad_values + tl.where(is_a, 0, 2) * C * tl.cast(num_positions, tl.int64) + offset
         tl.store(at, grad_value, mask=inside_PC)
-        tl.store(at + C * tl.cast(P, tl.int64), grad_logit, mask=inside_PC)
+        tl.store(at + C * tl.cast(num_positions, tl.int64), grad_logit, mask=inside_PC)
     for first in tl.range(0, Z, BLOCK_C, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_C)
-        inside_column = (position[:, None] < P) & (column[None, :] < Z)
+        inside_column = (position[:, None] < num_positions) & (column[None, :] < Z)
         grad_logit = tl.load(grad_gate + row + column[None, :], mask=inside_column, other=0.0)
         w = load_matrix(gate_weight, column, zed, column < Z, Z)
         grad_normed = tl.dot(grad_logit, w, grad_normed, input_precision=PRECISION)
