@@ -38,7 +38,7 @@ Cta = namedtuple(
     "Cta",
     "weight_desc gate_desc grad_out_desc grad_product_desc grad_gate_desc mean rstd norm_weight "
     "norm_bias bias dropped partial partial_bias weight bias_smem ones product gate grad_out "
-    "weight_full folded ready num_positions size_i size_j SHARED C REGISTERS",
+    "weight_full folded ready num_positions size_i size_j SHARED C GROUP_REGISTERS",
 )
 
 
@@ -203,7 +203,7 @@ def run_partitions(cta):
             (load, (cta,)),
         ],
         [4, 4, 1],
-        [cta.REGISTERS, SUM_REGISTERS, LOADER_REGISTERS],
+        [cta.GROUP_REGISTERS, SUM_REGISTERS, LOADER_REGISTERS],
     )
 
 
@@ -212,7 +212,7 @@ def triangle_output_backward_hopper_kernel(
     grad_out_desc, product_desc, gate_desc, weight_desc, grad_product_desc, grad_gate_desc, mean,
     rstd, norm_weight, norm_bias, bias, key, layer, threshold, scale, partial, partial_bias,
     num_positions, size_i, size_j, SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr,
-    REGISTERS: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """grad_product (C, P), grad_gate (P, C); partial (CTAs, C, C), partial_bias (CTAs, C)."""
     HALVES: gl.constexpr = C // 64
@@ -228,7 +228,7 @@ def triangle_output_backward_hopper_kernel(
         smem.tiles(weight_desc, HALVES), bias_smem, ones, product,
         smem.tiles(gate_desc, places * HALVES), smem.tiles(grad_out_desc, places * HALVES),
         more.index(0), more.index(1), smem.barriers(places, 1), gl.to_tensor(num_positions),
-        gl.to_tensor(size_i), gl.to_tensor(size_j), SHARED, C, REGISTERS,
+        gl.to_tensor(size_i), gl.to_tensor(size_j), SHARED, C, GROUP_REGISTERS,
     ))  # fmt: skip
 
 
@@ -246,7 +246,8 @@ def output_backward(
         parts.column_tiles(grad_product, channels), parts.row_tiles(grad_gate, 64),
         *stats, weights.norm_weight, weights.norm_bias, weights.bias,
         *drawing(dropout), partial, partial_bias, sizes.positions, *gate.shape[1:3],
-        SHARED=None if dropout is None else dropout.shared, C=channels, STAGES=2, REGISTERS=160,
+        SHARED=None if dropout is None else dropout.shared, C=channels, STAGES=2,
+        GROUP_REGISTERS=160,
     )  # fmt: skip
     *norm, matrix, _ = weights
     gradients = finish(partial, partial_bias, *norm, [matrix])

@@ -26,7 +26,7 @@ GROUPS = gl.constexpr(2)
 
 LOG2E = gl.constexpr(1.4426950408889634)
 
-COMPUTING_REGISTERS = 232
+GROUP_REGISTERS = 232
 """Registers of a thread of the warp groups that compute, where a CTA has an SM for itself."""
 
 LOADER_REGISTERS = gl.constexpr(40)

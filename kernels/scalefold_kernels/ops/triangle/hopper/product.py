@@ -135,7 +135,7 @@ def compute(w, cta):
 def triangle_product_hopper_kernel(
     x_desc, y_desc, out_desc, rows, columns, inner,
     x_desc_2, y_desc_2, out_desc_2, rows_2, columns_2, inner_2, batch,
-    PRODUCTS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    PRODUCTS: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Products (batch, rows, inner) x (batch, inner, columns); for operands see `is_transposed`."""
     batch = gl.to_tensor(batch)
@@ -150,7 +150,7 @@ def triangle_product_hopper_kernel(
     two_groups(Cta(
         products, new_blocks(STAGES * GROUPS), new_blocks(STAGES), smem.tiles(out_desc, GROUPS),
         ring.barriers(STAGES, GROUPS), rounds, PRODUCTS,
-    ), compute, load, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
+    ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def why_not(function: str, todo: Sequence[Product]) -> str | None:
@@ -175,7 +175,7 @@ def products(todo: Sequence[Product]) -> list[Tensor]:
     triangle_product_hopper_kernel[(num_ctas(num_tiles, first.x.device),)](
         *_descriptors(first, results[0]), *first.sizes,
         *_descriptors(last, results[-1]), *last.sizes,
-        batch, PRODUCTS=len(todo), STAGES=_STAGES, REGISTERS=parts.COMPUTING_REGISTERS,
+        batch, PRODUCTS=len(todo), STAGES=_STAGES, GROUP_REGISTERS=parts.GROUP_REGISTERS,
     )  # fmt: skip
     return results
 

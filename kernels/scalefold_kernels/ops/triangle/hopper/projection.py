@@ -118,7 +118,8 @@ def compute(w, cta):
 def triangle_projection_forward_hopper_kernel(
     z_desc, a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     a_desc, b_desc, gate_desc, mask, norm_weight, norm_bias, a_bias, a_gate_bias, b_bias,
-    b_gate_bias, gate_bias, mean, rstd, num_positions, C: gl.constexpr, REGISTERS: gl.constexpr,
+    b_gate_bias, gate_bias, mean, rstd, num_positions, C: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Masked operands (C, P), gate (P, C), statistics (P,)."""
     gl.static_assert(a_weight_desc.block_shape[0] == 64)
@@ -131,7 +132,7 @@ def triangle_projection_forward_hopper_kernel(
         (a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias), mean, rstd, weights,
         smem.tiles(a_weight_desc, 5 * C // 64), smem.barrier(), ring.new(z_desc, GROUPS, 1),
         smem.tiles(gate_desc, 2 * GROUPS), gl.to_tensor(num_positions), C,
-    ), compute, load, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
+    ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def projection_forward(
@@ -143,6 +144,6 @@ def projection_forward(
         *(parts.column_tiles(x, 64) for x in (found.a, found.b)), parts.row_tiles(found.gate, 64),
         mask, weights.norm_weight, weights.norm_bias, weights.a_bias, weights.a_gate_bias,
         weights.b_bias, weights.b_gate_bias, weights.gate_bias, found.mean, found.rstd,
-        sizes.positions, C=sizes.pair, REGISTERS=parts.COMPUTING_REGISTERS,
+        sizes.positions, C=sizes.pair, GROUP_REGISTERS=parts.GROUP_REGISTERS,
     )  # fmt: skip
     return found
