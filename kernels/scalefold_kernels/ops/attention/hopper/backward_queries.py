@@ -1,6 +1,6 @@
 """Gradients of queries and of the bias on Hopper GPUs, for any number of keys; see `parts`.
 
-The only warp group loads for itself: a block of keys, as soon as the one in its place is used up.
+The only warp group loads for itself: a block of keys, as soon as the one in its slot is used up.
 The sum over rows of the logits' gradient, which is the bias's, stays in shared memory. So that
 several CTAs find room on an SM, keys are dealt out to passes over the rows; the gradients of
 queries wait in memory from one pass to the next. The first keys may be another kernel's,
@@ -115,8 +115,8 @@ def start_pass(
     mbarrier.expect(bias_full, NUM_BLOCKS * smem.tile_bytes(bias_desc))
     for b in range(NUM_BLOCKS):
         key = FIRST_K + (pass_index * NUM_BLOCKS + b) * BLOCK_K
-        place = bias_smem.index(b)
-        parts.copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TRANSPOSED)
+        tile = bias_smem.index(b)
+        parts.copy_bias(bias_desc, tile, bias_full, batch, head, first_q, key, TRANSPOSED)
     if SUM_BIAS:
         for b in range(NUM_BLOCKS):
             zero = parts.by_thread(zeros(64, BLOCK_K))
@@ -129,7 +129,7 @@ def differentiate_block(
     sums_q, i, j, masked, row, memory, HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr,
     TRANSPOSED: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
-    """Add a block of keys to the gradient of a row's queries; returns their place, too.
+    """Add a block of keys to the gradient of a row's queries; returns their slot, too.
 
     ``i``: number of the row, all passes counted; ``j``, ``masked``: of the block in the pass, and
     among all.
@@ -140,9 +140,9 @@ def differentiate_block(
     LOGITS: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
     s = parts.load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TRANSPOSED)
-    place = parts.wait_block(k_ring, i, j, NUM_BLOCKS)
-    k = k_ring.slots.index(place).reshape([BLOCK_K, C])
-    v = v_ring.slots.index(place).reshape([BLOCK_K, C])
+    slot = parts.wait_block(k_ring, i, j, NUM_BLOCKS)
+    k = k_ring.slots.index(slot).reshape([BLOCK_K, C])
+    v = v_ring.slots.index(slot).reshape([BLOCK_K, C])
     s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
     grad_p = mma(grad_out, v.permute((1, 0)), zeros(64, BLOCK_K), use_acc=False, is_async=True)
     if SUM_BIAS:
@@ -159,7 +159,7 @@ def differentiate_block(
     left = gl.convert_layout(grad_s.to(dtype), A_P)
     if SUM_BIAS:
         sums.store(earlier + parts.by_thread(grad_s))
-    return mma(left, k, sums_q), place
+    return mma(left, k, sums_q), slot
 
 
 @gluon.jit
@@ -188,7 +188,7 @@ def attention_backward_queries_hopper_kernel(
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
     TRANSPOSED: gl.constexpr, INT64: gl.constexpr, C: gl.constexpr, CHANNELS: gl.constexpr,
     FIRST_K: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
-    KEYS: gl.constexpr, PLACES: gl.constexpr,
+    KEYS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """See the module. Keys from ``FIRST_K`` on; ``NUM_BLOCKS``: of a pass.
 
@@ -201,8 +201,8 @@ def attention_backward_queries_hopper_kernel(
 
     # Queries and their gradient; a ring of keys and values; bias, its gradient's sums; mask.
     query_smem = smem.tiles(q_desc, 2)
-    k = ring.new(k_desc, PLACES, 0)
-    v = ring.along(k, v_desc, PLACES)
+    k = ring.new(k_desc, STAGES, 0)
+    v = ring.along(k, v_desc, STAGES)
     bias_smem = smem.tiles(bias_desc, NUM_BLOCKS if HAS_BIAS else 1)
     sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
     sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
@@ -220,7 +220,7 @@ def attention_backward_queries_hopper_kernel(
     first = [batch, first_row, first_q, head, 0]
     async_load(q_desc, first, query_full, query_smem.index(0))
     async_load(grad_desc, first, query_full, query_smem.index(1))
-    for n in gl.static_range(PLACES):
+    for n in gl.static_range(STAGES):
         parts.load_keys(k, v, n, batch, first_row, FIRST_K + n * BLOCK_K, head)
 
     mask = parts.mask_of(mask, batch, mask_strides, num_keys)
@@ -272,7 +272,7 @@ def attention_backward_queries_hopper_kernel(
             mbarrier.wait(query_full, (pass_index * rows + i) & 1)
             q = query_smem.index(0).reshape([64, C]).load(A)
             grad_out = query_smem.index(1).reshape([64, C]).load(A)
-            # All have the queries, whose place may be filled, and see the mask.
+            # All have the queries, whose slot may be filled, and see the mask.
             thread_barrier()
             mbarrier.expect(query_full, smem.tile_bytes(q_desc, grad_desc), pred=more)
             at = [batch, after, first_q, head, 0]
@@ -280,19 +280,19 @@ def attention_backward_queries_hopper_kernel(
             async_load(grad_desc, at, query_full, query_smem.index(1), pred=more)
             own_row = q, grad_out, lse_tile, delta_tile, none_masked, factor, unit
             for j in range(NUM_BLOCKS):
-                sums_q, place = differentiate_block(
+                sums_q, slot = differentiate_block(
                     sums_q, pass_index * rows + i, j,
                     FIRST_K // BLOCK_K + pass_index * NUM_BLOCKS + j, own_row, memory,
                     HAS_BIAS, SUM_BIAS, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS,
                 )  # fmt: skip
                 # All are done with the block.
                 thread_barrier()
-                beyond = j + PLACES >= NUM_BLOCKS
-                next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
+                beyond = j + STAGES >= NUM_BLOCKS
+                next_block = gl.where(beyond, j + STAGES - NUM_BLOCKS, j + STAGES)
                 next_pass = gl.where(beyond & last, pass_index + 1, pass_index)
                 next_key = FIRST_K + (next_pass * NUM_BLOCKS + next_block) * BLOCK_K
                 parts.load_keys(
-                    k, v, place, batch, gl.where(beyond, after, row), next_key, head,
+                    k, v, slot, batch, gl.where(beyond, after, row), next_key, head,
                     more | (not beyond),
                 )  # fmt: skip
             unmasked = parts.count(row_mask)
@@ -370,5 +370,5 @@ def ctas_an_sm(call: Call, sizes: dict[str, int]) -> int:
     block, channels = sizes["BLOCK_K"], sizes["C"]
     keys = sizes["NUM_BLOCKS"] * block
     bias = 2 * 64 * block + 4 * 8 * keys if call.bias is None else (2 + 4) * 64 * keys
-    rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64)
+    rows = 2 * channels * (2 * sizes["STAGES"] * block + 2 * 64)
     return launches.fitting(bias + rows + 2 * sizes["KEYS"], 1, sizes["maxnreg"])

@@ -69,16 +69,16 @@ def load_queries(i, cta):
     rows: gl.constexpr = smem.tile_bytes(cta.grad.desc, cta.out.desc, cta.rest.desc, cta.q.desc)
     gate: gl.constexpr = smem.tile_bytes(cta.gate.desc) if cta.HAS_GATE else 0
     bytes: gl.constexpr = rows + gate + smem.tile_bytes(cta.lse.desc)
-    place = ring.wait_empty(cta.q, i, bytes)
+    slot = ring.wait_empty(cta.q, i, bytes)
     at = [cta.batch, row, cta.first_q, cta.head, 0]
-    ring.copy(cta.grad, place, at)
-    ring.copy(cta.out, place, at)
-    ring.copy(cta.rest, place, at)
+    ring.copy(cta.grad, slot, at)
+    ring.copy(cta.out, slot, at)
+    ring.copy(cta.rest, slot, at)
     if cta.HAS_GATE:
-        ring.copy(cta.gate, place, at)
-    ring.copy(cta.q, place, at)
+        ring.copy(cta.gate, slot, at)
+    ring.copy(cta.q, slot, at)
     at = [cta.batch, row, cta.head, cta.first_q]
-    ring.copy(cta.lse, place, at)
+    ring.copy(cta.lse, slot, at)
 
 
 @gluon.jit
@@ -122,7 +122,7 @@ def load(cta):
 
 @gluon.jit
 def half_of(queries, half):
-    """Half of the queries in a place of a `Ring`, as a tile for TMA and as a matrix."""
+    """Half of the queries in a slot of a `Ring`, as a tile for TMA and as a matrix."""
     C: gl.constexpr = queries.slots.shape[5]
     halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, C]
     layout: gl.constexpr = queries.slots.layout
@@ -139,8 +139,8 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
     """
     VECTORS: gl.constexpr = gl.BlockedLayout([1, cta.C // 4], [8, 4], [4, 1], [1, 0])
     row = gl.where(i < cta.rows, cta.first_row + i, NOWHERE)
-    place = ring.wait_full(cta.q, i)
-    half = 2 * place + w
+    slot = ring.wait_full(cta.q, i)
+    half = 2 * slot + w
     grad_half, grad = half_of(cta.grad, half)
     gate_half, gate = grad_half, grad
     if cta.HAS_GATE:
@@ -156,7 +156,7 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
     deltas = reinterpret(cta.delta_smem, gl.float32, [2 * AHEAD, 32], smem.FLAT)
     deltas.index(same).store(delta_half)
     fence_async_shared()
-    mbarrier.arrive(cta.open.index(place))
+    mbarrier.arrive(cta.open.index(slot))
     at = [cta.batch, row, cta.first_q + w * 32, cta.head, 0]
     if cta.SCALE_Q:
         async_store(cta.scaled_q_desc, at, q_half)
@@ -185,11 +185,11 @@ def compute(w: gl.constexpr, cta):
     undo_gate_of_row(0, cta, w)
     for i in range(cta.rows):
         stage = i % STAGES
-        place = i % AHEAD
-        same = place + opaque_zero(i)
-        mbarrier.wait(cta.open.index(place), ring.phase(cta.q, i))
+        q_slot = i % AHEAD
+        same = q_slot + opaque_zero(i)
+        mbarrier.wait(cta.open.index(q_slot), ring.phase(cta.q, i))
         q = cta.q.slots.index(same).reshape([64, cta.C]).load(A)
-        grad_out = cta.grad.slots.index(place).reshape([64, cta.C])
+        grad_out = cta.grad.slots.index(q_slot).reshape([64, cta.C])
         slot = ring.wait_full(cta.k, i, w)
         k = cta.k.slots.index(slot).reshape([BLOCK_K, cta.C])
         v = cta.v.slots.index(slot).reshape([BLOCK_K, cta.C])
@@ -201,9 +201,9 @@ def compute(w: gl.constexpr, cta):
         delta = cta.delta_smem.index(same).load(by_row)
         unmasked = parts.announced(cta.unmasked_smem.index(stage))
         s, grad_p = mma_wait(0, [s, grad_p])
-        # All copies from shared memory but those of the next row, which may use the place after.
+        # All copies from shared memory but those of the next row, which may use the slot after.
         tma.store_wait(copies)
-        mbarrier.arrive(cta.q.empty.index(place))
+        mbarrier.arrive(cta.q.empty.index(q_slot))
         if unmasked < (cta.mask.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
             added = cta.mask_smem.index(slot).load(by_column).to(gl.float32)
             s = s * (unmasked > 0).to(gl.float32) + added[None, :]
@@ -288,8 +288,8 @@ def attention_backward_queries_bias_hopper_kernel(
     more = smem.barriers(3, 1)
 
     delta += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
-    place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
-    partial += place * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
+    start = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
+    partial += start * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
     mask = parts.mask_of(mask, batch, mask_strides, num_keys)
     two_groups(Cta(
         q, grad, out, rest, gate, lse, delta_smem, k, v, bias_desc, bias_smem, mask, mask_smem,

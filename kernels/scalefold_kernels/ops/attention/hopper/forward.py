@@ -103,14 +103,14 @@ def attend_to_block(
     s = parts.load_bias(
         cta.bias_smem.index(w * cta.NUM_BLOCKS + j), cta.BLOCK_K, cta.HAS_BIAS, cta.TRANSPOSED
     )
-    place = parts.wait_block(cta.k, before, j, cta.NUM_BLOCKS)
-    k = cta.k.slots.index(place).reshape([cta.BLOCK_K, cta.C])
-    v = cta.v.slots.index(place).reshape([cta.BLOCK_K, cta.C])
+    slot = parts.wait_block(cta.k, before, j, cta.NUM_BLOCKS)
+    k = cta.k.slots.index(slot).reshape([cta.BLOCK_K, cta.C])
+    v = cta.v.slots.index(slot).reshape([cta.BLOCK_K, cta.C])
     s = mma(q, k.permute((1, 0)), s, use_acc=cta.HAS_BIAS, is_async=True)
     s = mma_wait(0, [s])
     left, o, total, highest = softmax_weights(s, o, total, highest, masked, scaling, cta, EXACT)
     o = mma(left, v, o)
-    mbarrier.arrive(cta.k.empty.index(place))
+    mbarrier.arrive(cta.k.empty.index(slot))
     return o, total, highest
 
 
@@ -163,8 +163,8 @@ def load_rows(pass_index, cta):
         stage = before & 1
         leave_mask(row_mask, rows_smem.index(stage), cta.unmasked_smem.index(stage), cta)
         for j in range(cta.NUM_BLOCKS):
-            place = parts.wait_room(cta.k, before, j, cta.NUM_BLOCKS)
-            parts.load_keys(cta.k, cta.v, place, cta.batch, row, j * cta.BLOCK_K, cta.head)
+            slot = parts.wait_room(cta.k, before, j, cta.NUM_BLOCKS)
+            parts.load_keys(cta.k, cta.v, slot, cta.batch, row, j * cta.BLOCK_K, cta.head)
             if j == cta.k.full.shape[0] - 1:
                 more = i + 1 < cta.rows
                 after = gl.where(more, row + 1, row)
@@ -299,7 +299,7 @@ def attention_forward_hopper_kernel(
     lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
     TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
-    NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr, GROUPS: gl.constexpr,
+    NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``KEYS``: the number of keys, rounded up to a power of 2.
 
@@ -313,8 +313,8 @@ def attention_forward_hopper_kernel(
     q = ring.new(q_desc, GROUPS, 1)
     # The gate is read from where the result is stored.
     out_smem = smem.tiles(out_desc, GROUPS)
-    k = ring.new(k_desc, PLACES, GROUPS)
-    v = ring.along(k, v_desc, PLACES)
+    k = ring.new(k_desc, STAGES, GROUPS)
+    v = ring.along(k, v_desc, STAGES)
     bias_smem = smem.tiles(bias_desc, GROUPS * NUM_BLOCKS if HAS_BIAS else 1)
     # Masks of the row that is computed and of the next.
     mask_smem = smem.numbers(gl.bfloat16, 2 * (KEYS // BLOCK_K), BLOCK_K)
@@ -368,7 +368,7 @@ def ctas_an_sm(call: Call, sizes: dict[str, int]) -> int:
     """How many CTAs fit: shared memory has bias, keys, values, queries, results and two masks."""
     block, channels, queries = sizes["BLOCK_K"], sizes["C"], 64 * sizes["GROUPS"]
     bias = 2 * 64 * block if call.bias is None else 2 * queries * block * sizes["NUM_BLOCKS"]
-    rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * queries)
+    rows = 2 * channels * (2 * sizes["STAGES"] * block + 2 * queries)
     rest = 0 if call.bias is None else channels * queries
     needed = bias + rows + rest + 4 * sizes["KEYS"]
     return launches.fitting(needed, sizes["GROUPS"] + 1, sizes["maxnreg"])

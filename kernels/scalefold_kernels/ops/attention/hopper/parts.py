@@ -144,18 +144,18 @@ def count_unmasked(mask, row):
 
 
 @gluon.jit
-def announce(number, place, ready):
+def announce(number, memory, ready):
     """Store a number in shared memory and arrive at the barrier ``ready``."""
     one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-    place.store(gl.full([1], 0, gl.int32, one) + number)
+    memory.store(gl.full([1], 0, gl.int32, one) + number)
     mbarrier.arrive(ready)
 
 
 @gluon.jit
-def announced(place):
+def announced(memory):
     """Number that `announce` stored."""
     one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-    return gl.sum(place.load(one), 0)
+    return gl.sum(memory.load(one), 0)
 
 
 BY_THREAD = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [5, 4, 3, 2, 1, 0]))
@@ -216,38 +216,38 @@ def store_mask(row_mask, num_keys, unmasked, mask_smem):
 
 
 @gluon.jit
-def block_place(blocks, i, j, NUM_BLOCKS: gl.constexpr):
-    """Place of block ``j`` of the ``i``-th row in a ring, and how often it was filled before.
+def block_slot(blocks, i, j, NUM_BLOCKS: gl.constexpr):
+    """Slot of block ``j`` of the ``i``-th row in a ring, and how often it was filled before.
 
-    Places divide NUM_BLOCKS (`launches.in_blocks`): a block has the same one in every row.
+    Slots divide NUM_BLOCKS (`launches.in_blocks`): a block has the same one in every row.
     """
-    PLACES: gl.constexpr = blocks.full.shape[0]
-    return j % PLACES, i * (NUM_BLOCKS // PLACES) + j // PLACES
+    SLOTS: gl.constexpr = blocks.full.shape[0]
+    return j % SLOTS, i * (NUM_BLOCKS // SLOTS) + j // SLOTS
 
 
 @gluon.jit
 def wait_block(blocks, i, j, NUM_BLOCKS: gl.constexpr):
-    """Wait until block ``j`` of the ``i``-th row has come; returns its place."""
-    place, used = block_place(blocks, i, j, NUM_BLOCKS)
-    mbarrier.wait(blocks.full.index(place), used & 1)
-    return place
+    """Wait until block ``j`` of the ``i``-th row has come; returns its slot."""
+    slot, used = block_slot(blocks, i, j, NUM_BLOCKS)
+    mbarrier.wait(blocks.full.index(slot), used & 1)
+    return slot
 
 
 @gluon.jit
 def wait_room(blocks, i, j, NUM_BLOCKS: gl.constexpr):
-    """Wait until there is room for block ``j`` of the ``i``-th row; returns its place."""
-    place, used = block_place(blocks, i, j, NUM_BLOCKS)
-    mbarrier.wait(blocks.empty.index(place), (used & 1) ^ 1)
-    return place
+    """Wait until there is room for block ``j`` of the ``i``-th row; returns its slot."""
+    slot, used = block_slot(blocks, i, j, NUM_BLOCKS)
+    mbarrier.wait(blocks.empty.index(slot), (used & 1) ^ 1)
+    return slot
 
 
 @gluon.jit
-def load_keys(k, v, place, batch, row, first_key, head, wanted=True):
-    """Start the copies of a block of keys and values to a place of their ring if ``wanted``."""
+def load_keys(k, v, slot, batch, row, first_key, head, wanted=True):
+    """Start the copies of a block of keys and values to a slot of their ring if ``wanted``."""
     at = [batch, row, first_key, head, 0]
-    mbarrier.expect(k.full.index(place), smem.tile_bytes(k.desc, v.desc), pred=wanted)
-    ring.copy(k, place, at, wanted)
-    ring.copy(v, place, at, wanted)
+    mbarrier.expect(k.full.index(slot), smem.tile_bytes(k.desc, v.desc), pred=wanted)
+    ring.copy(k, slot, at, wanted)
+    ring.copy(v, slot, at, wanted)
 
 
 @gluon.jit

@@ -76,9 +76,9 @@ def compute(w, cta):
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
         # In each iteration: else the barrier's memory is reused, see `smem`.
         mbarrier.wait(cta.weight_full, 0)
-        place = ring.wait_full(cta.h, n, w)
-        update = mma(cta.h.slots.index(place), cta.weight.permute((1, 0)), zero, use_acc=False)
-        mbarrier.arrive(cta.h.empty.index(place))
+        slot = ring.wait_full(cta.h, n, w)
+        update = mma(cta.h.slots.index(slot), cta.weight.permute((1, 0)), zero, use_acc=False)
+        mbarrier.arrive(cta.h.empty.index(slot))
         update += bias[None, :]
         if cta.SHARED == 1:
             update *= factor
@@ -87,10 +87,10 @@ def compute(w, cta):
             hashes = mix(mix(mix(state, tile), gl.to_tensor(0)), flat)
             of_line = gl.where(kept(hashes, cta.threshold), cta.scale, 0.0)
             update *= gl.convert_layout(of_line, gl.SliceLayout(0, OUT))[None, :]
-        # The tile before has left: its place may be filled.
+        # The tile before has left: its slot may be filled.
         tma.store_wait(0)
         if n > 0:
-            mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, n - 1, w)))
+            mbarrier.arrive(cta.x.empty.index(ring.slot(cta.x, n - 1, w)))
         x_tile = cta.x.slots.index(ring.wait_full(cta.x, n, w))
         x_tile.store((widen(x_tile.load(OUT)) + update).to(x_tile.dtype))
         fence_async_shared()

@@ -129,9 +129,9 @@ def load_few(cta, first, BLOCK_F: gl.constexpr, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def give_back(cta, i, w):
-    """The places of block ``i`` of weight and gradient."""
-    mbarrier.arrive(cta.weight.empty.index(ring.place(cta.weight, i)))
-    mbarrier.arrive(cta.grad.empty.index(ring.place(cta.grad, i, w)))
+    """The slots of block ``i`` of weight and gradient."""
+    mbarrier.arrive(cta.weight.empty.index(ring.slot(cta.weight, i)))
+    mbarrier.arrive(cta.grad.empty.index(ring.slot(cta.grad, i, w)))
 
 
 @gluon.jit
@@ -145,22 +145,27 @@ def multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST: gl.constex
     grad_normed = zeros(ROWS, cta.BLOCK_C)
     for block in range(FIRST):
         i = n * cta.BLOCKS + block
-        slot, place = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
-        grad_normed = mma(cta.grad.slots.index(place), cta.weight.slots.index(slot), grad_normed)
+        slot, grad_slot = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
+        grad_normed = mma(
+            cta.grad.slots.index(grad_slot), cta.weight.slots.index(slot), grad_normed
+        )
         mbarrier.arrive(cta.weight.empty.index(slot))
-        mbarrier.arrive(cta.grad.empty.index(place))
+        mbarrier.arrive(cta.grad.empty.index(grad_slot))
         if cta.SCALED > 0:
             if block == cta.SCALED - 1:
                 grad_normed *= cta.first_scale
     added = ()
     for block in gl.static_range(FIRST, cta.BLOCKS):
         i = n * cta.BLOCKS + block
-        slot, place = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
-        transposed = cta.grad.slots.index(place).permute((1, 0))
+        slot, grad_slot = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
+        transposed = cta.grad.slots.index(grad_slot).permute((1, 0))
         bias_sum = mma(transposed, ones, bias_sums[block - FIRST], is_async=True)
         added = added + (bias_sum,)
         grad_normed = mma(
-            cta.grad.slots.index(place), cta.weight.slots.index(slot), grad_normed, is_async=True
+            cta.grad.slots.index(grad_slot),
+            cta.weight.slots.index(slot),
+            grad_normed,
+            is_async=True,
         )
         if block > FIRST:
             # This block's two products may be under way; those of the block before are done.

@@ -2,7 +2,7 @@
 
 A CTA stays for many tiles of rows. The loader brings rows and blocks of weights, in a ring each.
 Each of two warp groups normalises 64 rows in registers, where they stay as the left operand of the
-products with all blocks of outputs, and gives their place back at once. A block of weights is given
+products with all blocks of outputs, and gives their slot back at once. A block of weights is given
 back after its product, or stays where all fit in the ring. Results wait in shared memory until TMA
 has stored them. Beyond the last row, channel and output TMA reads zeros and writes nothing.
 """
@@ -98,9 +98,9 @@ def compute(w, cta):
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         first = (2 * tile + w) * ROWS
-        place = ring.wait_full(cta.x, n, w)
-        rows = normalised(cta.x.slots.index(place), first, cta, L)
-        mbarrier.arrive(cta.x.empty.index(place))
+        x_slot = ring.wait_full(cta.x, n, w)
+        rows = normalised(cta.x.slots.index(x_slot), first, cta, L)
+        mbarrier.arrive(cta.x.empty.index(x_slot))
         n += 1
         if cta.HAS_FEW:
             mbarrier.wait(cta.few_full, 0)

@@ -106,7 +106,7 @@ def compute(w: gl.constexpr, cta):
         if n > 0:
             # Wait until this group's previous result, two numbers ago, has left.
             tma.store_wait(0)
-            mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, number - 2)))
+            mbarrier.arrive(cta.x.empty.index(ring.slot(cta.x, number - 2)))
         mean, rstd = normalise(x_tile, cta)
         fence_async_shared()
         if cta.KEEP:
@@ -157,7 +157,7 @@ def compute(w: gl.constexpr, cta):
 def transition_forward_hopper_kernel(
     x_desc, up_desc, down_desc, out_desc, normed_desc, norm_weight, norm_bias, up_bias, down_bias,
     stats, num_rows, num_tiles, C: gl.constexpr, H: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_SLOTS: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr, KEEP: gl.constexpr,
 ):  # fmt: skip
     """``x + down(relu(up(norm(x))))``; hidden channels never leave the chip. See `parts`.
@@ -165,7 +165,7 @@ def transition_forward_hopper_kernel(
     With ``KEEP``, the normalised rows and ``stats`` (2, R), their mean and 1 / standard deviation,
     are written for backward, too.
     """
-    x = ring.new(x_desc, PLACES, 1)
+    x = ring.new(x_desc, X_SLOTS, 1)
     up, down = ring.new(up_desc, STAGES, 2), ring.new(down_desc, STAGES, 2)
     turns = x.full  # unused when a tile has one block of hidden channels
     if H > BLOCK_H:

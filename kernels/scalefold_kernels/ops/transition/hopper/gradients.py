@@ -72,7 +72,7 @@ def write_product(product, out, part, first, C: gl.constexpr, H: gl.constexpr):
 
 @gluon.jit
 def multiply(weights, rows, i):
-    """Weights by the ring's next rows, transposed: (hidden channels, rows); with their place."""
+    """Weights by the ring's next rows, transposed: (hidden channels, rows); with their slot."""
     zero = zeros(weights.shape[0], ROWS)
     slot = ring.wait_full(rows, i)
     rows_t = rows.slots.index(slot).permute((1, 0))

@@ -1,9 +1,9 @@
 """Second kernel of the backward: the gradient of the rows; see `parts`.
 
 The loader brings pieces of the hidden channels' gradient with rows of ``up`` in a ring; at the end
-of a tile come x and the result's gradient, one place each for each of two warp groups, in the same
+of a tile come x and the result's gradient, one slot each for each of two warp groups, in the same
 ring. A group multiplies along the hidden channels, does LayerNorm's backward on the chip and gives
-back places that only the other needs. Products with ones sum over rows.
+back slots that only the other needs. Products with ones sum over rows.
 """
 
 from collections import namedtuple
@@ -68,10 +68,10 @@ def multiply(product, cta, i, w: gl.constexpr, STEPS: gl.constexpr):
         product = mma(rows, cta.up.slots.index(slot), product, is_async=True)
         if step > 0:
             product = mma_wait(1, [product])
-            mbarrier.arrive(cta.up.empty.index(ring.place(cta.up, i - 1)))
+            mbarrier.arrive(cta.up.empty.index(ring.slot(cta.up, i - 1)))
         i += 1
     product = mma_wait(0, [product])
-    mbarrier.arrive(cta.up.empty.index(ring.place(cta.up, i - 1)))
+    mbarrier.arrive(cta.up.empty.index(ring.slot(cta.up, i - 1)))
     return product, i
 
 

@@ -1,8 +1,8 @@
 """Gradients of the output on Hopper GPUs; see `parts`, and `..triton` for names.
 
-The loader brings tiles to places of each of two warp groups. What these make of the gradient and of
+The loader brings tiles to slots of each of two warp groups. What these make of the gradient and of
 the product stays there, announced on ``ready``. A third warp group adds up the weight's gradient
-from there, in registers over all tiles of the CTA; a place is empty when both are done. First, the
+from there, in registers over all tiles of the CTA; a slot is empty when both are done. First, the
 third works LayerNorm's weight and bias into the projection's (``folded``): a
 projection of ``x_hat * norm_weight + norm_bias`` is one of ``x_hat``.
 """
@@ -58,9 +58,9 @@ def load(cta):
                 bar = cta.product.full.index(slot)
                 for half in gl.static_range(HALVES):
                     at = [first, half * 64]
-                    place = slot * HALVES + half
-                    async_load(cta.gate_desc, at, bar, cta.gate.index(place))
-                    async_load(cta.grad_out_desc, at, bar, cta.grad_out.index(place))
+                    part = slot * HALVES + half
+                    async_load(cta.gate_desc, at, bar, cta.gate.index(part))
+                    async_load(cta.grad_out_desc, at, bar, cta.grad_out.index(part))
 
 
 @gluon.jit
@@ -93,7 +93,7 @@ def differentiate(w, cta):
         # Only now, since the copy of the tile before takes its time.
         tma.store_wait(0)
         if i > 0:
-            mbarrier.arrive(cta.product.empty.index(ring.place(cta.product, i - 1, w)))
+            mbarrier.arrive(cta.product.empty.index(ring.slot(cta.product, i - 1, w)))
         mbarrier.wait(cta.folded, 0)
         grad_hat = zeros(ROWS, C)
         for half in range(HALVES):
@@ -174,7 +174,7 @@ def add_up(cta):
     for i in range(parts.num_rounds(cta.num_positions)):
         for w in range(GROUPS):
             if parts.tile_of(i, w) < cta.num_positions:
-                slot = ring.place(cta.product, i, w)
+                slot = ring.slot(cta.product, i, w)
                 mbarrier.wait(cta.ready.index(slot), ring.phase(cta.product, i, w))
                 x_hat = cta.product.slots.index(slot).permute((1, 0))
                 grad = grad_out.index(slot).permute((1, 0))
@@ -216,18 +216,18 @@ def triangle_output_backward_hopper_kernel(
 ):  # fmt: skip
     """grad_product (C, P), grad_gate (P, C); partial (CTAs, C, C), partial_bias (CTAs, C)."""
     HALVES: gl.constexpr = C // 64
-    places: gl.constexpr = GROUPS * STAGES
+    slots: gl.constexpr = GROUPS * STAGES
     bias_smem = smem.numbers(gl.float32, HALVES, 64)
     ones = smem.ones().index(0)
-    product = ring.new(product_desc, places, 2)
+    product = ring.new(product_desc, slots, 2)
     more = smem.barriers(2, 1)
     dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), scale
     run_partitions(Cta(
         weight_desc, gate_desc, grad_out_desc, grad_product_desc, grad_gate_desc, mean, rstd,
         norm_weight, norm_bias, bias, dropped, partial, partial_bias,
         smem.tiles(weight_desc, HALVES), bias_smem, ones, product,
-        smem.tiles(gate_desc, places * HALVES), smem.tiles(grad_out_desc, places * HALVES),
-        more.index(0), more.index(1), smem.barriers(places, 1), gl.to_tensor(num_positions),
+        smem.tiles(gate_desc, slots * HALVES), smem.tiles(grad_out_desc, slots * HALVES),
+        more.index(0), more.index(1), smem.barriers(slots, 1), gl.to_tensor(num_positions),
         gl.to_tensor(size_i), gl.to_tensor(size_j), SHARED, C, GROUP_REGISTERS,
     ))  # fmt: skip
 

@@ -120,10 +120,10 @@ def compute(w, cta):
                     total = mma(x, y, total, is_async=True)
                     total = mma_wait(1, [total])
                     if k > 0:
-                        mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n - 1)))
+                        mbarrier.arrive(cta.blocks.empty.index(ring.slot(cta.blocks, n - 1)))
                     n += 1
                 total = mma_wait(0, [total])
-                mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n - 1)))
+                mbarrier.arrive(cta.blocks.empty.index(ring.slot(cta.blocks, n - 1)))
                 tma.store_wait(0)
                 out.reshape([BLOCK, BLOCK]).store(total.to(out_desc.dtype))
                 fence_async_shared()

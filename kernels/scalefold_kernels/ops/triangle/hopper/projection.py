@@ -1,7 +1,7 @@
 """Projection of triangle multiplication on Hopper GPUs; see `parts`, and `..triton` for names.
 
 All five weights stay in shared memory. The loader brings a tile at a time for each of two warp
-groups, which normalise it in registers and give its place back. They multiply it with 64 rows of a
+groups, which normalise it in registers and give its slot back. They multiply it with 64 rows of a
 value's weight and of its gate's at a time; while they open the gate, the next two products are
 under way. Results leave through two places of a warp group, by turns.
 """
@@ -34,8 +34,8 @@ def load(cta):
     mbarrier.expect(cta.weight_full, 5 * HALVES * smem.tile_bytes(cta.weights[0]))
     for i in gl.static_range(5):
         for half in gl.static_range(HALVES):
-            place = cta.weight.index(i * HALVES + half)
-            async_load(cta.weights[i], [half * 64, 0], cta.weight_full, place)
+            memory = cta.weight.index(i * HALVES + half)
+            async_load(cta.weights[i], [half * 64, 0], cta.weight_full, memory)
     for i in range(parts.num_rounds(cta.num_positions)):
         for w in gl.static_range(GROUPS):
             first = parts.tile_of(i, w)
@@ -44,10 +44,10 @@ def load(cta):
 
 
 @gluon.jit
-def multiply(normed, weight_smem, place):
+def multiply(normed, weight_smem, slot):
     """Start a product with 64 rows of a weight."""
     zero = zeros(ROWS, 64)
-    weight = weight_smem.index(place).permute((1, 0))
+    weight = weight_smem.index(slot).permute((1, 0))
     return mma(normed, weight, zero, use_acc=False, is_async=True)
 
 
@@ -66,9 +66,9 @@ def compute(w, cta):
             inverse_mask = parts.invert_mask(
                 parts.by_position(cta.mask, first, cta.num_positions, HALF)
             )
-            place = ring.wait_full(cta.z, i, w)
-            x = widen(cta.z.slots.index(place).load(WHOLE))
-            mbarrier.arrive(cta.z.empty.index(place))
+            slot = ring.wait_full(cta.z, i, w)
+            x = widen(cta.z.slots.index(slot).load(WHOLE))
+            mbarrier.arrive(cta.z.empty.index(slot))
             normed = gl.convert_layout(parts.normalised(x, first, cta).to(dtype), A)
             weight = parts.opaque(0)
             opened = multiply(normed, cta.weight, weight + HALVES)

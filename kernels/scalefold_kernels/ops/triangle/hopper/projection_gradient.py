@@ -98,7 +98,7 @@ def differentiate_operand(grad_normed, normed, mask_P, first, step, n, m, cta):
 
     ``n`` and ``m``: numbers of the operand's gradient in the ring of blocks, and of its gate's
     weight in that of weights; the operand and its weight come after them. Gradients of value and
-    logit leave from the places of the operand and its gradient.
+    logit leave from the slots of the operand and its gradient.
     """
     HALVES: gl.constexpr = cta.C // 64
     HALF: gl.constexpr = mma_layout(64)
@@ -135,7 +135,7 @@ def differentiate_operand(grad_normed, normed, mask_P, first, step, n, m, cta):
     grad_normed = mma_wait(0, [grad_normed])
     mbarrier.arrive(cta.weights.empty.index(gate_slot))
     mbarrier.arrive(cta.weights.empty.index(slot))
-    # Their places are not free before the copies have left them.
+    # Their slots are not free before the copies have left them.
     tma.store_wait(0)
     mbarrier.arrive(cta.blocks.empty.index(grad_slot))
     mbarrier.arrive(cta.blocks.empty.index(value_slot))
@@ -186,8 +186,8 @@ def compute(cta):
         next_rstd = parts.by_position(cta.rstd, following, cta.num_positions, WHOLE)
         grad_normed = mma_wait(0, [grad_normed])
         for half in gl.static_range(HALVES):
-            mbarrier.arrive(cta.weights.empty.index(ring.place(cta.weights, m + half)))
-            mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n + half)))
+            mbarrier.arrive(cta.weights.empty.index(ring.slot(cta.weights, m + half)))
+            mbarrier.arrive(cta.blocks.empty.index(ring.slot(cta.blocks, n + half)))
         grad_hat = grad_normed * norm_weight.to(gl.float32)
         x_hat = widen(z.load(WHOLE))
         mean_product = parts.row_sum(grad_hat * x_hat) * (1.0 / C)
@@ -204,7 +204,7 @@ def compute(cta):
             )
             grad_x += widen(wholes_smem.index(n % BLOCKS // HALVES).load(WHOLE))
             for half in gl.static_range(HALVES):
-                mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n + half)))
+                mbarrier.arrive(cta.blocks.empty.index(ring.slot(cta.blocks, n + half)))
         z.store(grad_x.to(dtype))
         fence_async_shared()
         async_store(cta.grad_z_desc, [first, 0], z)
