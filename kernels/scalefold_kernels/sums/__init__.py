@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scalefold_kernels.tiles import architecture, tile
+from scalefold_kernels.tiles import architecture, find_tile
 
 
 @triton.jit
@@ -79,10 +79,8 @@ def sum_rows(x_RW: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Ten
     num_rows, width = x_RW.shape
     if out is None:
         out = torch.empty(width, dtype=dtype, device=x_RW.device)
-    launch = _tile("sum_partials", x_RW)
-    sum_partials_kernel[(triton.cdiv(width, launch["BLOCK_W"]),)](
-        x_RW, out, num_rows, width, **launch
-    )
+    tile = _tile("sum_partials", x_RW)
+    sum_partials_kernel[(triton.cdiv(width, tile["BLOCK_W"]),)](x_RW, out, num_rows, width, **tile)
     return out
 
 
@@ -100,16 +98,16 @@ def sum_several(matrices: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
 
 def _tile(table: str, x_RW: Tensor) -> dict[str, int]:
     num_rows, width = x_RW.shape
-    return tile(table, architecture(x_RW.device), {"rows": num_rows, "width": width})
+    return find_tile(table, architecture(x_RW.device), {"rows": num_rows, "width": width})
 
 
 def column_sums(x_RW: Tensor, out: Tensor) -> None:
     """Sum a matrix with rows of any stride over its rows, into ``out``."""
     num_rows, width = x_RW.shape
-    launch = _tile("column_sums", x_RW)
-    ctas = min(launch.pop("CTAS"), triton.cdiv(num_rows, launch["BLOCK_R"]))
+    tile = _tile("column_sums", x_RW)
+    ctas = min(tile.pop("CTAS"), triton.cdiv(num_rows, tile["BLOCK_R"]))
     partial = torch.empty(ctas, width, dtype=torch.float32, device=x_RW.device)
-    column_sums_kernel[(triton.cdiv(width, launch["BLOCK_W"]), ctas)](
-        x_RW, partial, num_rows, width, x_RW.stride(0), CTAS=ctas, **launch
+    column_sums_kernel[(triton.cdiv(width, tile["BLOCK_W"]), ctas)](
+        x_RW, partial, num_rows, width, x_RW.stride(0), CTAS=ctas, **tile
     )
     sum_rows(partial, out.dtype, out)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import TRITON, Backends
-from scalefold_kernels.tiles import architecture, tile
+from scalefold_kernels.tiles import architecture, find_tile
 
 _BACKENDS = Backends("gather", __package__, TRITON)
 
@@ -35,7 +35,7 @@ class Gather:
             raise ValueError(f"gather: places must be multiples of {_ALIGNMENT} elements")
         self._buffer, self._num_tensors = buffer, len(sizes)
         self._kernels = _BACKENDS.choose("gather", buffer.device)
-        self._tile = tile("gather", architecture(buffer.device), {"elements": buffer.numel()})
+        self._tile = find_tile("gather", architecture(buffer.device), {"elements": buffer.numel()})
         block = self._tile["BLOCK"]
         pieces = [
             (number, first, place + first, min(block, size - first))

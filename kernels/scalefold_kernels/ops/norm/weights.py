@@ -16,7 +16,7 @@ from torch import Tensor
 from scalefold_kernels.dot import block
 from scalefold_kernels.loads import load_matrix, load_vector
 from scalefold_kernels.sums import sum_rows
-from scalefold_kernels.tiles import architecture, tile
+from scalefold_kernels.tiles import architecture, find_tile
 
 
 @triton.jit
@@ -82,14 +82,14 @@ def finish(
     parts, total, columns = partial.shape
     rows, last = weights[0].shape[0], weights[-1].shape[0]
     gradients = norm_weight.new_empty(2 * columns + total * (columns + 1)) if out is None else out
-    blocks = tile("finish_weights", architecture(partial.device), {})
-    blocks["BLOCK_N"] = min(blocks["BLOCK_N"], block(columns))
-    across = triton.cdiv(columns, blocks["BLOCK_N"])
-    grid = triton.cdiv(max(rows, last), blocks["BLOCK_R"]), len(weights), across
+    tile = find_tile("finish_weights", architecture(partial.device), {})
+    tile["BLOCK_N"] = min(tile["BLOCK_N"], block(columns))
+    across = triton.cdiv(columns, tile["BLOCK_N"])
+    grid = triton.cdiv(max(rows, last), tile["BLOCK_R"]), len(weights), across
     share = partial.new_empty(grid[0] * grid[1], 2 * columns)
     finish_weights_kernel[grid](
         partial, partial_bias, norm_weight, norm_bias, tuple(weights), gradients, share, parts,
-        total, rows, last, COLUMNS=columns, **blocks,
+        total, rows, last, COLUMNS=columns, **tile,
     )  # fmt: skip
     sum_rows(share, gradients.dtype, gradients[: 2 * columns])
     return gradients

@@ -136,9 +136,9 @@ def _launch(name: str, q: Tensor, k: Tensor) -> tuple[Any, Any, dict[str, int]]:
     """Grid, arguments after the pointers, and constants."""
     batch, positions, heads, channels = q.shape
     block_h, block_c = triton.next_power_of_2(heads), triton.next_power_of_2(channels)
-    sizes = tile_for(name, q, P=positions, T=k.shape[1], H=heads, C=channels)
-    block_p = max(1, sizes.pop("ELEMENTS") // (block_h * block_c))
+    tile = tile_for(name, q, P=positions, T=k.shape[1], H=heads, C=channels)
+    block_p = max(1, tile.pop("ELEMENTS") // (block_h * block_c))
     grid = triton.cdiv(positions, block_p), batch
     blocks = {"BLOCK_P": block_p, "BLOCK_H": block_h, "BLOCK_C": block_c}
     arguments = k.shape[1], positions, channels**-0.5
-    return grid, arguments, {"H": heads, "C": channels, **blocks, **sizes}
+    return grid, arguments, {"H": heads, "C": channels, **blocks, **tile}

@@ -16,7 +16,7 @@ from torch import Tensor
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.mask import Dropout
-from scalefold_kernels.tiles import Tile, architecture, dtype_name, tile
+from scalefold_kernels.tiles import Tile, architecture, dtype_name, find_tile
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Sizes:
     def tile(self, name: str, **limits: int) -> Tile:
         """Tile of a kernel; no block of it larger than its entry in ``limits`` needs."""
         shape = {"P": self.positions, "Z": self.pair, "C": self.hidden}
-        found = tile(f"triangle_{name}", self.arch, {**shape, "dtype": dtype_name(self.dtype)})
+        found = find_tile(f"triangle_{name}", self.arch, {**shape, "dtype": dtype_name(self.dtype)})
         return found | {name: min(found[name], block(size)) for name, size in limits.items()}
 
     def constants(self) -> dict[str, int | str]:

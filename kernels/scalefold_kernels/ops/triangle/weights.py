@@ -114,13 +114,13 @@ def projection_gradients(
     ``grad_gate`` and ``x_hat`` (P, Z).
     """
     pair, hidden = sizes.pair, sizes.hidden
-    blocks = sizes.tile("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
-    rows = triton.cdiv(4 * hidden, blocks["BLOCK_R"]) + triton.cdiv(pair, blocks["BLOCK_R"])
-    grid = blocks.pop("PARTS"), rows, triton.cdiv(pair, blocks["BLOCK_N"])
+    tile = sizes.tile("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
+    rows = triton.cdiv(4 * hidden, tile["BLOCK_R"]) + triton.cdiv(pair, tile["BLOCK_R"])
+    grid = tile.pop("PARTS"), rows, triton.cdiv(pair, tile["BLOCK_N"])
     partial, partial_bias = _partial(x_hat, grid[0], 4 * hidden + pair, pair)
     triangle_projection_weights_kernel[grid](
         grad_values, grad_gate, x_hat, partial, partial_bias, sizes.positions,
-        **sizes.constants(), **blocks,
+        **sizes.constants(), **tile,
     )  # fmt: skip
     return finish(partial, partial_bias, weights.norm_weight, weights.norm_bias, weights.matrices)
 
@@ -130,13 +130,13 @@ def output_gradients(
 ) -> Tensor:
     """As `projection_gradients`, of the output: ``grad_value`` (P, Z), ``x_hat`` (C, P)."""
     pair, hidden = sizes.pair, sizes.hidden
-    blocks = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
-    rows = triton.cdiv(pair, blocks["BLOCK_R"])
-    grid = blocks.pop("PARTS"), rows, triton.cdiv(hidden, blocks["BLOCK_N"])
+    tile = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
+    rows = triton.cdiv(pair, tile["BLOCK_R"])
+    grid = tile.pop("PARTS"), rows, triton.cdiv(hidden, tile["BLOCK_N"])
     partial, partial_bias = _partial(grad_value, grid[0], pair, hidden)
     triangle_output_weights_kernel[grid](
         grad_value, x_hat, partial, partial_bias, sizes.positions, INT64=needs_int64(x_hat),
-        **sizes.constants(), **blocks,
+        **sizes.constants(), **tile,
     )  # fmt: skip
     return finish(partial, partial_bias, weights.norm_weight, weights.norm_bias, [weights.matrix])
 

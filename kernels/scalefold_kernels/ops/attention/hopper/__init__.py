@@ -74,8 +74,8 @@ def why_not(function: str, call: Call) -> str | None:
     if reason := why_unreachable(q, k, v, gate):
         return reason
     for kernel in (of_forward, of_queries, of_keys):
-        sizes = kernel.constants(call)
-        if kernel.ctas_an_sm(call, sizes) * sizes.get("GROUPS", 1) < MIN_WARP_GROUPS:
+        tile = kernel.constants(call)
+        if kernel.ctas_an_sm(call, tile) * tile.get("GROUPS", 1) < MIN_WARP_GROUPS:
             return f"an SM holds fewer than {MIN_WARP_GROUPS} warp groups of a kernel"
     return None
 

@@ -342,10 +342,10 @@ def launch(call: Call, kept: Kept) -> None:
     q, k, v, gate, mask, bias, *_ = call
     out, lse, rest = kept
     bias = None if bias is None else launches.bias_rows(bias)
-    sizes = constants(call)
-    block, blocks = sizes["BLOCK_K"], triton.cdiv(call.num_queries, 64 * sizes["GROUPS"])
+    tile = constants(call)
+    block, blocks = tile["BLOCK_K"], triton.cdiv(call.num_queries, 64 * tile["GROUPS"])
     # All blocks of a row and head share their keys, and so are under way at a time.
-    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, sizes), blocks)
+    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, tile), blocks)
     q_desc = launches.rows(q, 64)
     attention_forward_hopper_kernel[(ctas, call.batch)](
         q_desc, launches.rows(k, block), launches.rows(v, block),
@@ -353,22 +353,22 @@ def launch(call: Call, kept: Kept) -> None:
         launches.rows(out, 64), launches.rows(out if rest is None else rest, 64), mask, lse,
         call.mask_strides, lse.stride(2), *call.scalars,
         HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=call.bias_scale,
-        TRANSPOSED=transposed(bias), KEEPS=rest is not None, **sizes,
+        TRANSPOSED=transposed(bias), KEEPS=rest is not None, **tile,
     )  # fmt: skip
 
 
 def constants(call: Call) -> dict[str, int]:
-    sizes = call.tile("attention_forward_hopper", "sm_90")
-    block = sizes["BLOCK_K"]
-    sizes["KEYS"] = launches.key_slots(call, block)
-    return launches.in_blocks(call, sizes, triton.cdiv(call.num_keys, block))
+    tile = call.tile("attention_forward_hopper", "sm_90")
+    block = tile["BLOCK_K"]
+    tile["KEYS"] = launches.key_slots(call, block)
+    return launches.in_blocks(call, tile, triton.cdiv(call.num_keys, block))
 
 
-def ctas_an_sm(call: Call, sizes: dict[str, int]) -> int:
+def ctas_an_sm(call: Call, tile: dict[str, int]) -> int:
     """How many CTAs fit: shared memory has bias, keys, values, queries, results and two masks."""
-    block, channels, queries = sizes["BLOCK_K"], sizes["C"], 64 * sizes["GROUPS"]
-    bias = 2 * 64 * block if call.bias is None else 2 * queries * block * sizes["NUM_BLOCKS"]
-    rows = 2 * channels * (2 * sizes["STAGES"] * block + 2 * queries)
+    block, channels, queries = tile["BLOCK_K"], tile["C"], 64 * tile["GROUPS"]
+    bias = 2 * 64 * block if call.bias is None else 2 * queries * block * tile["NUM_BLOCKS"]
+    rows = 2 * channels * (2 * tile["STAGES"] * block + 2 * queries)
     rest = 0 if call.bias is None else channels * queries
-    needed = bias + rows + rest + 4 * sizes["KEYS"]
-    return launches.fitting(needed, sizes["GROUPS"] + 1, sizes["maxnreg"])
+    needed = bias + rows + rest + 4 * tile["KEYS"]
+    return launches.fitting(needed, tile["GROUPS"] + 1, tile["maxnreg"])

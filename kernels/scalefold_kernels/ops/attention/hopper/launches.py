@@ -55,13 +55,13 @@ def fitting(shared_bytes: int, warp_groups: int, maxnreg: int) -> int:
     return min(SHARED_BYTES // needed, REGISTERS // (THREADS * warp_groups * maxnreg))
 
 
-def in_blocks(call: Call, sizes: dict[str, int], blocks: int) -> dict[str, int]:
+def in_blocks(call: Call, tile: dict[str, int], blocks: int) -> dict[str, int]:
     """A tile, and what follows from the number of blocks in a row.
 
     Slots of a ring are as many as divide this number, so that each block has its own.
     """
-    stages = max(n for n in range(1, sizes["STAGES"] + 1) if blocks % n == 0)
-    return sizes | {"NUM_BLOCKS": blocks, "STAGES": stages, "C": padded(call.channels)}
+    stages = max(n for n in range(1, tile["STAGES"] + 1) if blocks % n == 0)
+    return tile | {"NUM_BLOCKS": blocks, "STAGES": stages, "C": padded(call.channels)}
 
 
 def key_slots(call: Call, block: int) -> int:

@@ -130,9 +130,9 @@ def backward_gate(
     And ``scaled_q``, unless it is None: the queries as forward multiplied them.
     """
     gate = call.gate
-    sizes = call.tile("attention_backward_gate")
+    tile = call.tile("attention_backward_gate")
     heads = triton.next_power_of_2(call.num_heads)
-    block_q = max(1, sizes.pop("BLOCK") // (heads * triton.next_power_of_2(call.channels)))
+    block_q = max(1, tile.pop("BLOCK") // (heads * triton.next_power_of_2(call.channels)))
     gate = None if gate is None else heads_together(gate)
     q = None if scaled_q is None else heads_together(call.q)
     blocks = triton.cdiv(call.num_queries, block_q)
@@ -142,7 +142,7 @@ def backward_gate(
         delta.stride(2), call.num_rows, call.num_heads, call.num_queries, call.scale,
         C=call.channels, HAS_GATE=gate is not None, SCALE_Q=scaled_q is not None,
         REST_SHIFT=0 if kept.rest is None else SHIFTS[kept.out.dtype],
-        BIAS_SCALE=call.bias_scale, BLOCK_Q=block_q, BLOCK_H=heads, **sizes,
+        BIAS_SCALE=call.bias_scale, BLOCK_Q=block_q, BLOCK_H=heads, **tile,
     )  # fmt: skip
 
 
@@ -332,36 +332,36 @@ def backward(
 
 def backward_queries(call: Call, *known_and_gradient: Tensor) -> None:
     """Fill the gradient of q; before it come what `_arguments` calls known."""
-    sizes = call.tile("attention_backward_queries")
-    grid = grid_of(call, call.num_queries, sizes["BLOCK_Q"])
+    tile = call.tile("attention_backward_queries")
+    grid = grid_of(call, call.num_queries, tile["BLOCK_Q"])
     arguments, constants = _arguments(call, *known_and_gradient)
     attention_backward_queries_kernel[grid](
-        *arguments, HAS_BIAS=call.bias is not None, **constants, **sizes
+        *arguments, HAS_BIAS=call.bias is not None, **constants, **tile
     )
 
 
 def backward_keys(call: Call, *known_and_gradients: Tensor) -> None:
     """Fill the gradients of k and v; before them come what `_arguments` calls known."""
-    sizes = call.tile("attention_backward_keys")
-    grid = grid_of(call, call.num_keys, sizes["BLOCK_K"])
+    tile = call.tile("attention_backward_keys")
+    grid = grid_of(call, call.num_keys, tile["BLOCK_K"])
     arguments, constants = _arguments(call, *known_and_gradients)
     attention_backward_keys_kernel[grid](
-        *arguments, HAS_BIAS=call.bias is not None, **constants, **sizes
+        *arguments, HAS_BIAS=call.bias is not None, **constants, **tile
     )
 
 
 def backward_bias(call: Call, bias: Tensor, *known: Tensor) -> Tensor:
     """Sums of the bias's gradient over groups of rows, as `new_sums` has them."""
-    sizes = call.tile("attention_backward_bias")
-    tiles = triton.cdiv(call.num_queries, sizes["BLOCK_Q"])
-    tiles *= triton.cdiv(call.num_keys, sizes["BLOCK_K"])
-    groups = triton.cdiv(call.num_rows, sizes["ROWS"])
+    tile = call.tile("attention_backward_bias")
+    tiles = triton.cdiv(call.num_queries, tile["BLOCK_Q"])
+    tiles *= triton.cdiv(call.num_keys, tile["BLOCK_K"])
+    groups = triton.cdiv(call.num_rows, tile["ROWS"])
     partial = new_sums(bias, groups)
     first, second = partial.stride()[-2:]
     of_partial = (second, first) if transposed(bias) else (first, second)
     arguments, constants = _arguments(call, *known, partial, result_strides=[of_partial])
     grid = tiles * call.num_heads * groups, call.batch
-    attention_backward_bias_kernel[grid](*arguments, **constants, **sizes)
+    attention_backward_bias_kernel[grid](*arguments, **constants, **tile)
     return partial
 
 

@@ -164,8 +164,8 @@ def backward(
     grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, parameters: Tensor
 ) -> None:
     channels, inputs = weight.shape
-    sizes = call.tile("residual_linear_backward_hopper", "sm_90")
-    width, block = padded(channels), sizes["BLOCK_K"]
+    tile = call.tile("residual_linear_backward_hopper", "sm_90")
+    width, block = padded(channels), tile["BLOCK_K"]
     columns = triton.cdiv(inputs, block)
     order = parts.Order.of(call, max(1, num_sms(grad.device) // columns))
     ctas = order.blocks * order.groups
@@ -174,6 +174,6 @@ def backward(
         parts.boxes_of(grad, call, width), parts.boxes_of(h, call, block),
         tiles_of(weight, width, block), parts.boxes_of(grad_h, call, block // 2), partial,
         *call.hashing, call.key_stride, tuple(order),
-        C=channels, K=inputs, SHARED=call.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **sizes,
+        C=channels, K=inputs, SHARED=call.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **tile,
     )  # fmt: skip
     sum_rows(partial, parameters.dtype, parameters)

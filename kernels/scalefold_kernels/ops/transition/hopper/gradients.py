@@ -183,8 +183,8 @@ def gradients(
         Partial sums over rows of ``grad_hidden``.
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
-    sizes = tile_of("transition_gradients_hopper", grad_RC, num_hidden, "sm_90")
-    width, block = parts.width_of(channels), sizes["BLOCK_H"]
+    tile = tile_of("transition_gradients_hopper", grad_RC, num_hidden, "sm_90")
+    width, block = parts.width_of(channels), tile["BLOCK_H"]
     # Whole tiles of the next kernel: zeros beyond the last row, for its sums.
     num_rows = 2 * ROWS.value * triton.cdiv(num_rows, 2 * ROWS.value)
     num_pieces = num_rows // ROWS.value * 2 * triton.cdiv(num_hidden, 2 * DEPTH.value)
@@ -202,6 +202,6 @@ def gradients(
         tiles_of(parameters.down_weight, width, block),
         tiles_of(grad_hidden, ROWS.value, DEPTH.value), parameters.up_bias, products, sums,
         num_rows, rows_per_part,
-        C=channels, H=num_hidden, BLOCK_C=width, **sizes,
+        C=channels, H=num_hidden, BLOCK_C=width, **tile,
     )  # fmt: skip
     return grad_hidden, products, sums

@@ -198,7 +198,7 @@ def input_gradient(
     gradient, and of ``grad``.
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
-    sizes = tile_of("transition_input_hopper", grad_RC, num_hidden, "sm_90")
+    tile = tile_of("transition_input_hopper", grad_RC, num_hidden, "sm_90")
     width = parts.width_of(channels)
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
     ctas = num_ctas(num_tiles, grad_RC.device)
@@ -209,6 +209,6 @@ def input_gradient(
         tiles_of(parameters.up_weight, DEPTH.value, width), tiles_of(x_RC, ROWS.value, width),
         tiles_of(grad_RC, ROWS.value, width), tiles_of(grad_x, ROWS.value, width),
         parameters.norm_weight, stats_2R, sums, num_tiles, num_rows,
-        C=channels, H=num_hidden, BLOCK_C=width, **sizes,
+        C=channels, H=num_hidden, BLOCK_C=width, **tile,
     )  # fmt: skip
     return grad_x, sums

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.ops.transition.op import Parameters
-from scalefold_kernels.tiles import tile
+from scalefold_kernels.tiles import find_tile
 
 
 @triton.jit
@@ -106,14 +106,14 @@ def finish(
     """
     norm_weight, _, up, up_bias, down, down_bias = parameters
     num_hidden, channels = up.shape
-    sizes = tile("transition_finish", "sm_90", {"C": channels, "H": num_hidden})
+    tile = find_tile("transition_finish", "sm_90", {"C": channels, "H": num_hidden})
     grad_norm = norm_weight.new_empty(2, channels)
     grads = [torch.empty_like(parameter) for parameter in (up, up_bias, down, down_bias)]
     # After the blocks of H, one CTA row for each gradient that has channels only.
-    blocks = triton.cdiv(num_hidden, sizes["BLOCK_H"]) + 3
-    transition_finish_kernel[(blocks, triton.cdiv(channels, sizes["BLOCK_C"]))](
+    blocks = triton.cdiv(num_hidden, tile["BLOCK_H"]) + 3
+    transition_finish_kernel[(blocks, triton.cdiv(channels, tile["BLOCK_C"]))](
         products, sums, *sums_over_rows, up, grad_norm, *grads, sums.shape[0],
         sums_over_rows.shape[1],
-        C=channels, H=num_hidden, **sizes,
+        C=channels, H=num_hidden, **tile,
     )  # fmt: skip
     return [grad_norm, *grads]
