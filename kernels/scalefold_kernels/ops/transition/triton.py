@@ -120,9 +120,9 @@ def transition_hidden_kernel(
     offset = tl.cast(first, tl.int64) * H + first_h
     at = rows[:, None] * H + columns[None, :]
     inside = row_inside & (h < H)[None, :]
-    kind = hidden_ptr.dtype.element_ty
-    tl.store(hidden_ptr + offset + at, tl.maximum(hidden, 0.0).to(kind), mask=inside)
-    tl.store(grad_hidden_ptr + offset + at, grad_hidden.to(kind), mask=inside)
+    dtype = hidden_ptr.dtype.element_ty
+    tl.store(hidden_ptr + offset + at, tl.maximum(hidden, 0.0).to(dtype), mask=inside)
+    tl.store(grad_hidden_ptr + offset + at, grad_hidden.to(dtype), mask=inside)
 
 
 def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | None) -> None:
