@@ -87,19 +87,19 @@ def outer_product_gradient_kernel(
 
 @triton.jit
 def outer_product_weight_gradient_kernel(
-    grad_ptr, outer_ptr, out_ptr, size_i, size_j, size_c, size_z, i_per_split,
+    grad_ptr, outer_ptr, out_ptr, size_i, size_j, size_c, size_z, i_per_part,
     PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Z: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums of ``sum_ij grad[i,j,z] outer[i,c,j,d]``, as (split, z, c, d)."""
-    split = tl.program_id(2)
+    """Partial sums of ``sum_ij grad[i,j,z] outer[i,c,j,d]``, as (part, z, c, d)."""
+    part = tl.program_id(2)
     num_k = size_c * size_c
     k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
     z = tl.program_id(1) * BLOCK_Z + tl.arange(0, BLOCK_Z)
     outer_columns = (k // size_c).to(tl.int64) * size_j * size_c + k % size_c
     total = tl.zeros((BLOCK_Z, BLOCK_K), tl.float32)
-    start = split * i_per_split
+    start = part * i_per_part
     blocks = tl.cdiv(size_j, BLOCK_J)
-    last = tl.minimum(start + i_per_split, size_i)
+    last = tl.minimum(start + i_per_part, size_i)
     for step in range(start * blocks, last * blocks):
         i = tl.cast(step // blocks, tl.int64)
         j = (step % blocks) * BLOCK_J + tl.arange(0, BLOCK_J)
@@ -108,7 +108,7 @@ def outer_product_weight_gradient_kernel(
         outer_rows = outer_ptr + (i * size_c * size_j + j)[:, None] * size_c
         outer = tl.load(outer_rows + outer_columns[None, :], mask=inside, other=0.0)
         total = tl.dot(grad.T, outer, total, input_precision=PRECISION)
-    at = (split.to(tl.int64) * size_z + z)[:, None] * num_k + k[None, :]
+    at = (part.to(tl.int64) * size_z + z)[:, None] * num_k + k[None, :]
     tl.store(out_ptr + at, total, mask=(z < size_z)[:, None] & (k < num_k)[None, :])
 
 

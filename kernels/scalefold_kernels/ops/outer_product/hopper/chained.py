@@ -190,14 +190,14 @@ def write_mean(total, tile, x, y, sizes, cta):
 
 
 @gluon.jit
-def write_part(total, out, x, y, split, chain):
+def write_part(total, out, x, y, part, chain):
     """A part of a sum over k, to memory, as (x, y, n)."""
     L: gl.constexpr = mma_layout(SIZE_N)
     sizes, _, _ = chain
     size_x, size_y, _, _, size_n, _ = sizes
     row = x + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
     n = gl.arange(0, SIZE_N, layout=gl.SliceLayout(0, L))
-    at = ((split.to(gl.int64) * size_x + row) * size_y + y) * size_n
+    at = ((part.to(gl.int64) * size_x + row) * size_y + y) * size_n
     inside = ((row < size_x) & (y < size_y))[:, None] & (n < size_n)[None, :]
     gl.store(out + at[:, None] + n[None, :], total, mask=inside)
 
@@ -212,7 +212,7 @@ def compute(w: gl.constexpr, cta):
         chain = cta.chains[which]
         sizes = chain[0]
         for tile in range(first_tile, num_tiles(chain), gl.num_programs(0)):
-            x, y, split, start, end = place(tile, chain)
+            x, y, part, start, end = place(tile, chain)
             y += w * GROUP_Y
             if cta.MEAN:
                 at = ring.wait_full(cta.second_tiles, n, w)
@@ -250,8 +250,8 @@ def compute(w: gl.constexpr, cta):
                 write_mean(left, cta.z.slots.index(w * GROUP_Y), x, y, sizes, cta)
                 write_mean(right, cta.z.slots.index(w * GROUP_Y + 1), x, y + 1, sizes, cta)
             else:
-                write_part(left, cta.outs[which], x, y, split, chain)
-                write_part(right, cta.outs[which], x, y + 1, split, chain)
+                write_part(left, cta.outs[which], x, y, part, chain)
+                write_part(right, cta.outs[which], x, y + 1, part, chain)
             n += 1
         first_tile = following_tile(first_tile, chain)
     if cta.MEAN:

@@ -36,7 +36,7 @@ COLUMNS = gl.constexpr(128)
 
 Cta = namedtuple(
     "Cta",
-    "out a b grad outer_smem size_c size_z size_j j_per_split",
+    "out a b grad outer_smem size_c size_z size_j j_per_part",
 )
 
 
@@ -45,10 +45,10 @@ def load(cta):
     c, i = gl.program_id(0) * 2 * GROUP_C, gl.program_id(1) * BLOCK_I
     for w in gl.static_range(2):
         ring.fill(cta.a, w, [c + w * GROUP_C, i, 0])
-    start = gl.program_id(2) * cta.j_per_split
+    start = gl.program_id(2) * cta.j_per_part
     bytes: gl.constexpr = smem.tile_bytes(cta.b.desc) + 2 * PAIR * smem.tile_bytes(cta.grad.desc)
     n = gl.to_tensor(0)
-    for j in range(start, gl.minimum(start + cta.j_per_split, cta.size_j), PAIR):
+    for j in range(start, gl.minimum(start + cta.j_per_part, cta.size_j), PAIR):
         slot = ring.wait_empty(cta.b, n, bytes)
         ring.copy(cta.b, slot, [j, 0, 0])
         for part in gl.static_range(2 * PAIR):
@@ -109,8 +109,8 @@ def write(total, out, z, c, size_c, size_z):
 
 @gluon.jit
 def compute(w: gl.constexpr, cta):
-    start = gl.program_id(2) * cta.j_per_split
-    num_pairs = (gl.minimum(start + cta.j_per_split, cta.size_j) - start + PAIR - 1) // PAIR
+    start = gl.program_id(2) * cta.j_per_part
+    num_pairs = (gl.minimum(start + cta.j_per_part, cta.size_j) - start + PAIR - 1) // PAIR
     low = zeros(ROWS, COLUMNS)
     high = low
     a_tile = cta.a.slots.index(w)
@@ -137,10 +137,10 @@ def compute(w: gl.constexpr, cta):
 
 @gluon.jit
 def outer_product_weight_gradient_hopper_kernel(
-    a_desc, b_desc, grad_desc, out, size_c, size_z, size_j, j_per_split,
+    a_desc, b_desc, grad_desc, out, size_c, size_z, size_j, j_per_part,
     STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """See the module. ``out`` (part, z, c, d): sums of a block of i and ``j_per_split`` j each.
+    """See the module. ``out`` (part, z, c, d): sums of a block of i and ``j_per_part`` j each.
 
     ``a_desc`` (c, i, s), ``b_desc`` (j, d, s), ``grad_desc`` (j, i, z).
     """
@@ -149,7 +149,7 @@ def outer_product_weight_gradient_hopper_kernel(
     grad = ring.along(b, grad_desc, 2 * PAIR * STAGES)
     two_groups(Cta(
         out, a, b, grad, outer_smem, gl.to_tensor(size_c), gl.to_tensor(size_z),
-        gl.to_tensor(size_j), gl.to_tensor(j_per_split),
+        gl.to_tensor(size_j), gl.to_tensor(j_per_part),
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
