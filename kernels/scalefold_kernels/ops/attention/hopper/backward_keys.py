@@ -205,7 +205,7 @@ class Shared(NamedTuple):
     """
 
     q: Tensor
-    grad_ungated: Tensor
+    grad_o: Tensor
     delta: Tensor
 
 
@@ -219,7 +219,7 @@ def launch(
     ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, tile), blocks)
     attention_backward_keys_hopper_kernel[(ctas, call.batch)](
         launches.rows(shared.q, block), launches.rows(k, 64), launches.rows(v, 64),
-        launches.rows(shared.grad_ungated, block), launches.statistics(lse, block),
+        launches.rows(shared.grad_o, block), launches.statistics(lse, block),
         launches.statistics(shared.delta, block), launches.bias(bias, shared.q, block, 64),
         launches.rows(grad_k, 64), launches.rows(grad_v, 64), mask, call.mask_strides,
         *call.scalars,

@@ -339,7 +339,7 @@ def launch(
         waiting = new_waiting(call)
     attention_backward_queries_hopper_kernel[(ctas, call.batch)](
         launches.rows(shared.q, 64), launches.rows(k, block), launches.rows(v, block),
-        launches.rows(shared.grad_ungated, 64), launches.bias(bias, shared.q, 64, block),
+        launches.rows(shared.grad_o, 64), launches.bias(bias, shared.q, 64, block),
         grad_q, lse, shared.delta, mask, lse if sums is None else sums,
         lse if waiting is None else waiting, *grad_q.stride()[:4], call.mask_strides,
         lse.stride(2), *call.scalars,

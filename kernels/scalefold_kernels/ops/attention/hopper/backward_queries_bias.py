@@ -53,7 +53,7 @@ Cta = namedtuple(
     "Cta",
     "q grad out rest gate lse delta_smem k v bias_desc bias_smem mask mask_smem "
     "unmasked_smem grad_q_desc result_smem other_smem other_full other_empty open bias_full "
-    "grad_gate_desc grad_ungated_desc scaled_q_desc delta delta_stride_r partial waiting scale "
+    "grad_gate_desc grad_o_desc scaled_q_desc delta delta_stride_r partial waiting scale "
     "batch head first_q first_row rows num_rows num_heads num_queries "
     "HAS_GATE BIAS_SCALE SCALE_Q TRANSPOSED C MORE_KEYS",
 )
@@ -161,7 +161,7 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
     if cta.SCALE_Q:
         async_store(cta.scaled_q_desc, at, q_half)
     if cta.HAS_GATE:
-        async_store(cta.grad_ungated_desc, at, grad_half)
+        async_store(cta.grad_o_desc, at, grad_half)
         async_store(cta.grad_gate_desc, at, gate_half)
     first_q = gl.where(i < cta.rows, cta.first_q, NOWHERE)
     queries = first_q + w * 32 + gl.arange(0, 32, layout=gl.SliceLayout(1, VECTORS))
@@ -250,7 +250,7 @@ def compute(w: gl.constexpr, cta):
 @gluon.jit
 def attention_backward_queries_bias_hopper_kernel(
     q_desc, k_desc, v_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc, bias_desc,
-    grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial, waiting,
+    grad_q_desc, grad_gate_desc, grad_o_desc, scaled_q_desc, delta, mask, partial, waiting,
     mask_strides, statistics_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr,
     TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
@@ -294,7 +294,7 @@ def attention_backward_queries_bias_hopper_kernel(
     two_groups(Cta(
         q, grad, out, rest, gate, lse, delta_smem, k, v, bias_desc, bias_smem, mask, mask_smem,
         unmasked_smem, grad_q_desc, result_smem, other_smem, more.index(1), more.index(2), open,
-        more.index(0), grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta,
+        more.index(0), grad_gate_desc, grad_o_desc, scaled_q_desc, delta,
         num_heads * statistics_stride, partial, waiting, scale,
         batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
         gl.to_tensor(num_queries), HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS,
@@ -328,7 +328,7 @@ def launch(
         launches.rows(rest, 64), launches.rows(grad_out, 64), launches.statistics(lse, 64),
         launches.bias(bias, q, 64, BLOCK_K.value), launches.rows(gradients.q, 64),
         q_desc if gradients.gate is None else launches.rows(gradients.gate, 32),
-        launches.rows(shared.grad_ungated, 32), launches.rows(shared.q, 32), shared.delta, mask,
+        launches.rows(shared.grad_o, 32), launches.rows(shared.q, 32), shared.delta, mask,
         sums, lse if waiting is None else waiting, call.mask_strides, lse.stride(2),
         *call.scalars,
         HAS_GATE=gate is not None, BIAS_SCALE=call.bias_scale, SCALE_Q=call.scales_q,

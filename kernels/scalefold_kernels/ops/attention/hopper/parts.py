@@ -263,7 +263,7 @@ def undo_gate(grad_tile, out, gate_tile, HAS_GATE: gl.constexpr, VECTORS: gl.con
         inverse = gl.minimum(1.0 + gl.exp2(-LOG2E * widen(gate_tile.load(VECTORS))), 2.0**126)
         share = reciprocal(inverse)
         gate_tile.store((product * (1.0 - share)).to(gate_tile.dtype))
-        ungated = (grad * share).to(grad_tile.dtype)
-        grad_tile.store(ungated)
-        product = widen(ungated) * inverse * out
+        grad_o = (grad * share).to(grad_tile.dtype)
+        grad_tile.store(grad_o)
+        product = widen(grad_o) * inverse * out
     return gl.sum(product, 1)

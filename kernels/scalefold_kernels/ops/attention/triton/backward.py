@@ -52,19 +52,18 @@ def line_start(strides, batch, row, query):
 
 @triton.jit
 def attention_backward_gate_kernel(
-    gate, out, rest, grad_out, grad_gate, grad_ungated, delta, q, scaled_q,
+    gate, out, rest, grad_out, grad_gate, grad_o, delta, q, scaled_q,
     gate_strides, out_strides, rest_strides, grad_out_strides, grad_gate_strides,
-    grad_ungated_strides, q_strides, scaled_q_strides, delta_stride,
+    grad_o_strides, q_strides, scaled_q_strides, delta_stride,
     num_rows, num_heads, num_queries, scale,
     C: tl.constexpr, HAS_GATE: tl.constexpr, REST_SHIFT: tl.constexpr, SCALE_Q: tl.constexpr,
     BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the gate and of the ungated output; delta, the sum over C of their products.
+    """Gradients of the gate and of o, the ungated output; delta, the sum over C of their products.
 
-    From the gated output: with s = sigmoid(gate) and out = s * o,
-    d gate = grad_out * o * s (1 - s) = grad_out * out * (1 - s), and d o = grad_out * s. The
-    softmax's delta = sum(o * d o) takes d o as it is rounded for the other kernels, which subtract
-    delta from products of that. ``rest`` is added to ``out``; ``REST_SHIFT`` as in `forward`.
+    From the gated output, by the formulas of `docs/kernels.md`. Delta takes grad_o as it is rounded
+    for the other kernels, which subtract delta from products of that. ``rest`` is added to ``out``;
+    ``REST_SHIFT`` as in `forward`.
 
     One CTA: a block of queries of one row, with all their heads in memory order; in delta
     queries are side by side. ``scaled_q`` gets the queries as forward multiplied them.
@@ -84,26 +83,26 @@ def attention_backward_gate_kernel(
     query, at = queries[:, None], at[None, :]
     inside = (query < num_queries) & inside[None, :]
     offsets = line_start(out_strides, batch, row, query) + at
-    o = tl.load(out + offsets, mask=inside, other=0.0)
+    gated = tl.load(out + offsets, mask=inside, other=0.0)
     offsets = line_start(grad_out_strides, batch, row, query) + at
     grad = tl.load(grad_out + offsets, mask=inside, other=0.0).to(tl.float32)
-    o = o.to(tl.float32)
+    gated = gated.to(tl.float32)
     if REST_SHIFT > 0:
         place = tl.arange(0, BLOCK_H * PADDED)
         places = place // PADDED * rest_strides[3] + place % PADDED
         offsets = line_start(rest_strides, batch, row, query) + places[None, :]
-        o = with_rest(o, tl.load(rest + offsets, mask=inside, other=0), REST_SHIFT)
-    product = o * grad
+        gated = with_rest(gated, tl.load(rest + offsets, mask=inside, other=0), REST_SHIFT)
+    product = gated * grad
     if HAS_GATE:
         offsets = line_start(gate_strides, batch, row, query) + at
         share = sigmoid(tl.load(gate + offsets, mask=inside, other=0.0))
         grad_share = (product * (1.0 - share)).to(grad_gate.dtype.element_ty)
         offsets = line_start(grad_gate_strides, batch, row, query) + at
         tl.store(grad_gate + offsets, grad_share, mask=inside)
-        grad = (grad * share).to(grad_ungated.dtype.element_ty)
-        offsets = line_start(grad_ungated_strides, batch, row, query) + at
-        tl.store(grad_ungated + offsets, grad, mask=inside)
-        product = o * (grad.to(tl.float32) / tl.maximum(share, SMALLEST))
+        grad = (grad * share).to(grad_o.dtype.element_ty)
+        offsets = line_start(grad_o_strides, batch, row, query) + at
+        tl.store(grad_o + offsets, grad, mask=inside)
+        product = gated * (grad.to(tl.float32) / tl.maximum(share, SMALLEST))
     delta += (batch * num_rows + row).to(tl.int64) * num_heads * delta_stride
     exists = (query < num_queries) & (heads[None, :] < num_heads)
     sums = tl.sum(product.reshape(BLOCK_Q, BLOCK_H, PADDED), 2)
@@ -121,7 +120,7 @@ def backward_gate(
     kept: Kept,
     grad_out: Tensor,
     grad_gate: Tensor | None,
-    grad_ungated: Tensor | None,
+    grad_o: Tensor | None,
     delta: Tensor,
     scaled_q: Tensor | None = None,
 ) -> None:
@@ -137,8 +136,8 @@ def backward_gate(
     q = None if scaled_q is None else heads_together(call.q)
     blocks = triton.cdiv(call.num_queries, block_q)
     attention_backward_gate_kernel[(blocks * call.num_rows, call.batch)](
-        gate, kept.out, kept.rest, grad_out, grad_gate, grad_ungated, delta, q, scaled_q,
-        *map(strides, (gate, kept.out, kept.rest, grad_out, grad_gate, grad_ungated, q, scaled_q)),
+        gate, kept.out, kept.rest, grad_out, grad_gate, grad_o, delta, q, scaled_q,
+        *map(strides, (gate, kept.out, kept.rest, grad_out, grad_gate, grad_o, q, scaled_q)),
         delta.stride(2), call.num_rows, call.num_heads, call.num_queries, call.scale,
         C=call.channels, HAS_GATE=gate is not None, SCALE_Q=scaled_q is not None,
         REST_SHIFT=0 if kept.rest is None else SHIFTS[kept.out.dtype],
@@ -171,8 +170,8 @@ def load_queries(
 
 @triton.jit
 def attention_backward_queries_kernel(
-    q, k, v, mask, bias, lse, delta, grad_ungated, grad_q,
-    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
+    q, k, v, mask, bias, lse, delta, grad_o, grad_q,
+    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_o_strides,
     grad_q_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     C: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -180,7 +179,7 @@ def attention_backward_queries_kernel(
     """One CTA: gradient of a block of queries of one row and head."""
     batch, row, head, first_q = place_of_cta(num_rows, num_heads, BLOCK_Q)
     q, k, v = place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head)
-    grad_ungated += row_offset(grad_ungated_strides, batch, row, head)
+    grad_o += row_offset(grad_o_strides, batch, row, head)
     grad_q += row_offset(grad_q_strides, batch, row, head)
     mask += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
     start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
@@ -191,7 +190,7 @@ def attention_backward_queries_kernel(
         bias += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
 
     q_tile, grad, lse_tile, delta_tile = load_queries(
-        q, grad_ungated, lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
+        q, grad_o, lse + start, delta + start, q_strides[2], grad_o_strides[2],
         first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
     )  # fmt: skip
     total = tl.zeros((BLOCK_Q, q_tile.shape[1]), tl.float32)
@@ -211,8 +210,8 @@ def attention_backward_queries_kernel(
 
 @triton.jit
 def attention_backward_keys_kernel(
-    q, k, v, mask, bias, lse, delta, grad_ungated, grad_k, grad_v,
-    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
+    q, k, v, mask, bias, lse, delta, grad_o, grad_k, grad_v,
+    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_o_strides,
     grad_k_strides, grad_v_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     C: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -223,7 +222,7 @@ def attention_backward_keys_kernel(
     """
     batch, row, head, first_k = place_of_cta(num_rows, num_heads, BLOCK_K)
     q, k, v = place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head)
-    grad_ungated += row_offset(grad_ungated_strides, batch, row, head)
+    grad_o += row_offset(grad_o_strides, batch, row, head)
     grad_k += row_offset(grad_k_strides, batch, row, head)
     grad_v += row_offset(grad_v_strides, batch, row, head)
     mask += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
@@ -242,7 +241,7 @@ def attention_backward_keys_kernel(
     for first_q in range(0, num_queries, BLOCK_Q):
         queries = first_q + tl.arange(0, BLOCK_Q)
         q_tile, grad, lse_tile, delta_tile = load_queries(
-            q, grad_ungated, lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
+            q, grad_o, lse + start, delta + start, q_strides[2], grad_o_strides[2],
             first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
         )  # fmt: skip
         s = tl.dot(k_tile, tl.trans(q_tile), input_precision="ieee")
@@ -263,8 +262,8 @@ def attention_backward_keys_kernel(
 
 @triton.jit
 def attention_backward_bias_kernel(
-    q, k, v, mask, bias, lse, delta, grad_ungated, partial,
-    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
+    q, k, v, mask, bias, lse, delta, grad_o, partial,
+    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_o_strides,
     partial_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     C: tl.constexpr, BIAS_SCALE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -292,8 +291,8 @@ def attention_backward_bias_kernel(
         start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
         q_tile, grad, lse_tile, delta_tile = load_queries(
             q + row_offset(q_strides, batch, row, head),
-            grad_ungated + row_offset(grad_ungated_strides, batch, row, head),
-            lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
+            grad_o + row_offset(grad_o_strides, batch, row, head),
+            lse + start, delta + start, q_strides[2], grad_o_strides[2],
             first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
         )  # fmt: skip
         offset = row_offset(k_strides, batch, row, head)
@@ -322,9 +321,9 @@ def backward(
     """Fill ``gradients``; return the sums of `backward_bias` if ``sum_bias``."""
     q, gate, bias = call.q, call.gate, call.bias
     delta, grad_out = new_statistics(q), heads_together(grad_out)
-    grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
-    backward_gate(call, kept, grad_out, gradients.gate, grad_ungated, delta)
-    known = kept.lse, delta, grad_ungated
+    grad_o = grad_out if gate is None else new_rows(q.shape, q)
+    backward_gate(call, kept, grad_out, gradients.gate, grad_o, delta)
+    known = kept.lse, delta, grad_o
     backward_queries(call, *known, gradients.q)
     backward_keys(call, *known, gradients.k, gradients.v)
     return () if bias is None or not sum_bias else (backward_bias(call, bias, *known),)
@@ -372,11 +371,11 @@ def _arguments(
 
     Known are: lse, delta, and the gradient of the ungated result.
     """
-    lse, delta, grad_ungated, *results = known_and_results
+    lse, delta, grad_o, *results = known_and_results
     q, k, v, _, mask, bias, *_ = call
     arguments = [
-        q, k, v, mask, bias, lse, delta, grad_ungated, *results, *map(strides, (q, k, v)),
-        call.mask_strides, *map(strides, (bias, grad_ungated)),
+        q, k, v, mask, bias, lse, delta, grad_o, *results, *map(strides, (q, k, v)),
+        call.mask_strides, *map(strides, (bias, grad_o)),
         *(result_strides or map(strides, results)), lse.stride(2), *call.scalars,
     ]  # fmt: skip
     return arguments, {"C": call.channels, "BIAS_SCALE": call.bias_scale}
