@@ -151,19 +151,19 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> T
 
 
 def backward(
-    grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, parameters: Tensor
+    grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, flat_grad: Tensor
 ) -> None:
     """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
     channels, inputs = weight.shape
     tile = call.tile("residual_linear_backward")
     tile["BLOCK_K"] = min(tile["BLOCK_K"], block(inputs))
     grid = _grid(call, tile)
-    partial = parameters.new_empty(grid[0] * grid[1], parameters.numel(), dtype=torch.float32)
+    partial = flat_grad.new_empty(grid[0] * grid[1], flat_grad.numel(), dtype=torch.float32)
     residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, tile["BLOCK_K"]))](
         grad, h, weight, grad_h, partial, *_arguments(call),
         BLOCK_C=block(channels), **_constants(call, weight), **tile,
     )  # fmt: skip
-    sum_rows(partial, parameters.dtype, parameters)
+    sum_rows(partial, flat_grad.dtype, flat_grad)
 
 
 def _grid(call: Call, tile: dict[str, int]) -> tuple[int, int]:

@@ -62,12 +62,12 @@ def layer_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor, stats: Tensor, through: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Gradients of x, its gradient ``through`` elsewhere added; of weight and bias, (2, C)."""
-    parameters = weight.new_empty(2, x.shape[-1])
+    flat_grad = weight.new_empty(2, x.shape[-1])
     if x.numel() == 0:
-        return x.new_empty(x.shape), parameters.zero_()
+        return x.new_empty(x.shape), flat_grad.zero_()
     kernels = _BACKENDS.choose("backward", x.device)
-    grad_x, _ = kernels.backward(grad, x, weight, None, stats, through, parameters)
-    return grad_x, parameters
+    grad_x, _ = kernels.backward(grad, x, weight, None, stats, through, flat_grad)
+    return grad_x, flat_grad
 
 
 @layer_norm_backward.register_fake
@@ -84,8 +84,8 @@ def _save_for_layer_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor
 
 
 def _layer_norm_gradients(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
-    grad_x, parameters = torch.ops.scalefold.layer_norm_backward(grad, *ctx.saved_tensors)
-    return grad_x, parameters[0], parameters[1], None
+    grad_x, flat_grad = torch.ops.scalefold.layer_norm_backward(grad, *ctx.saved_tensors)
+    return grad_x, flat_grad[0], flat_grad[1], None
 
 
 _layer_norm.register_autograd(_layer_norm_gradients, setup_context=_save_for_layer_norm)

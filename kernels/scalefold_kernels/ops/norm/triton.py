@@ -184,10 +184,10 @@ def backward(
     bias: Tensor | None,
     stats: Tensor,
     through: Tensor | None,
-    parameters: Tensor,
+    flat_grad: Tensor,
     others: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradient of x, and the forward's result again if ``bias`` is given; fills ``parameters``.
+    """Gradient of x, and the forward's result again if ``bias`` is given; fills ``flat_grad``.
 
     These are the sums for weight and bias and, where it is given, of the columns of ``others``
     (R, C), rows of any stride: a pass over them of its own would cost twice as much.
@@ -199,7 +199,7 @@ def backward(
     tile = rows.tile("layer_norm_backward")
     block_r = max(1, tile.pop("ELEMENTS") // block_c)
     ctas = min(tile.pop("CTAS"), triton.cdiv(rows.num_rows, block_r))
-    partial = torch.empty(ctas, parameters.numel(), dtype=torch.float32, device=x.device)
+    partial = torch.empty(ctas, flat_grad.numel(), dtype=torch.float32, device=x.device)
     layer_norm_backward_kernel[(ctas,)](
         grad_rows.tensor, rows.tensor, weight.contiguous(),
         None if bias is None else bias.contiguous(), stats,
@@ -208,5 +208,5 @@ def backward(
         C=channels, GRAD_ROW_DIMS=grad_rows.num_dims, ROW_DIMS=rows.num_dims, CTAS=ctas,
         BLOCK_R=block_r, BLOCK_C=block_c, **tile,
     )  # fmt: skip
-    sum_rows(partial, parameters.dtype, parameters)
+    sum_rows(partial, flat_grad.dtype, flat_grad)
     return grad_x, normed

@@ -21,15 +21,15 @@ from scalefold_kernels.tiles import architecture, find_tile
 
 @triton.jit
 def finish_weights_kernel(
-    partial, partial_bias, norm_weight, norm_bias, weights, result, share, num_parts, total,
+    partial, partial_bias, norm_weight, norm_bias, weights, flat_grad, share, num_parts, total,
     num_rows, last_rows, COLUMNS: tl.constexpr, BLOCK_PARTS: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Adds the parts up, applies the normalisation's weight and bias; see the module.
 
-    A matrix has ``num_rows`` rows, the last one ``last_rows``. ``result``: gradients of the norm's
-    weight and bias (left to `sum_rows`), then of each matrix and its bias. ``share`` (CTAs, 2,
-    COLUMNS): what each CTA's rows give to the first two. CTA (r, t, n): rows, matrix, columns.
+    A matrix has ``num_rows`` rows, the last one ``last_rows``. ``flat_grad``: of the norm's weight
+    and bias (left to `sum_rows`), then of each matrix and its bias. ``share`` (CTAs, 2, COLUMNS):
+    what each CTA's rows give to the first two. CTA (r, t, n): rows, matrix, columns.
     """
     matrix = tl.program_id(1)
     weight = weights[0]
@@ -40,7 +40,7 @@ def finish_weights_kernel(
     column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = (row[:, None] < rows) & (column[None, :] < COLUMNS)
     product = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)
-    bias = tl.zeros((BLOCK_R,), tl.float32)
+    grad_bias = tl.zeros((BLOCK_R,), tl.float32)
     place = matrix * num_rows + row
     offset = place[:, None] * COLUMNS + column[None, :]
     for first in range(0, num_parts, BLOCK_PARTS):
@@ -50,20 +50,20 @@ def finish_weights_kernel(
         product += tl.sum(tl.load(at, mask=there, other=0.0), 0)
         at = partial_bias + part[:, None] * total + place[None, :]
         there = (part < num_parts)[:, None] & (row < rows)[None, :]
-        bias += tl.sum(tl.load(at, mask=there, other=0.0), 0)
+        grad_bias += tl.sum(tl.load(at, mask=there, other=0.0), 0)
     w = load_matrix(weight, row, column, row < rows, COLUMNS).to(tl.float32)
-    gradient = product * load_vector(norm_weight, column, COLUMNS)[None, :]
-    gradient += bias[:, None] * load_vector(norm_bias, column, COLUMNS)[None, :]
+    grad_weight = product * load_vector(norm_weight, column, COLUMNS)[None, :]
+    grad_weight += grad_bias[:, None] * load_vector(norm_bias, column, COLUMNS)[None, :]
     first = 2 * COLUMNS + matrix * num_rows * (COLUMNS + 1)
-    dtype: tl.constexpr = result.dtype.element_ty
+    dtype: tl.constexpr = flat_grad.dtype.element_ty
     at = first + row[:, None] * COLUMNS + column[None, :]
-    tl.store(result + at, gradient.to(dtype), mask=inside)
+    tl.store(flat_grad + at, grad_weight.to(dtype), mask=inside)
     if tl.program_id(2) == 0:
-        tl.store(result + first + rows * COLUMNS + row, bias.to(dtype), mask=row < rows)
+        tl.store(flat_grad + first + rows * COLUMNS + row, grad_bias.to(dtype), mask=row < rows)
     cta = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     at = share + cta * 2 * COLUMNS + column
     tl.store(at, tl.sum(w * product, 0), mask=column < COLUMNS)
-    tl.store(at + COLUMNS, tl.sum(w * bias[:, None], 0), mask=column < COLUMNS)
+    tl.store(at + COLUMNS, tl.sum(w * grad_bias[:, None], 0), mask=column < COLUMNS)
 
 
 def finish(
@@ -81,15 +81,15 @@ def finish(
     """
     parts, total, columns = partial.shape
     rows, last = weights[0].shape[0], weights[-1].shape[0]
-    gradients = norm_weight.new_empty(2 * columns + total * (columns + 1)) if out is None else out
+    flat_grad = norm_weight.new_empty(2 * columns + total * (columns + 1)) if out is None else out
     tile = find_tile("finish_weights", architecture(partial.device), {})
     tile["BLOCK_N"] = min(tile["BLOCK_N"], block(columns))
     across = triton.cdiv(columns, tile["BLOCK_N"])
     grid = triton.cdiv(max(rows, last), tile["BLOCK_R"]), len(weights), across
     share = partial.new_empty(grid[0] * grid[1], 2 * columns)
     finish_weights_kernel[grid](
-        partial, partial_bias, norm_weight, norm_bias, tuple(weights), gradients, share, parts,
+        partial, partial_bias, norm_weight, norm_bias, tuple(weights), flat_grad, share, parts,
         total, rows, last, COLUMNS=columns, **tile,
     )  # fmt: skip
-    sum_rows(share, gradients.dtype, gradients[: 2 * columns])
-    return gradients
+    sum_rows(share, flat_grad.dtype, flat_grad[: 2 * columns])
+    return flat_grad

@@ -172,20 +172,20 @@ def why_not_fused(x: Tensor) -> str | None:
 
 
 class Gradients(NamedTuple):
-    """Gradients of all parameters, views of one vector."""
+    """Gradients of all parameters, views of ``flat``."""
 
-    vector: Tensor  # all of the others, in this order
+    flat: Tensor  # all of the others, in this order
     sums: Tensor  # of the norm's weight and bias, and of biases from the first on
     few: Tensor  # (F, C)
     weight: Tensor  # (D, C)
 
     @classmethod
-    def of(cls, vector: Tensor, sizes: Sizes) -> Gradients:
+    def of(cls, flat_grad: Tensor, sizes: Sizes) -> Gradients:
         """Take the vector apart."""
         channels, outputs = sizes.channels, sizes.outputs
         lengths = [sizes.sums, sizes.few * channels, outputs * channels]
-        sums, few, weight = vector.split(lengths)
-        return cls(vector, sums, few.view(-1, channels), weight.view(outputs, channels))
+        sums, few, weight = flat_grad.split(lengths)
+        return cls(flat_grad, sums, few.view(-1, channels), weight.view(outputs, channels))
 
     def scale_first(self, projections: Projections) -> None:
         """Multiply the gradients of the first projection's parameters by its scale."""

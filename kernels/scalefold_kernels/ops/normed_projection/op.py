@@ -97,11 +97,11 @@ class _NormedProjection(torch.autograd.Function):
         grad = join(parts[: len(beside)], -1) if beside else None
         grad_few = None if few is None else parts[-1]
         others = weights, ctx.biased, *ctx.scales, stats, through
-        grad_x, vector = torch.ops.scalefold.normed_projection_backward(
+        grad_x, flat_grad = torch.ops.scalefold.normed_projection_backward(
             grad, grad_few, x, norm_weight, norm_bias, *others
         )
         sizes = Sizes.of(x, weights, ctx.biased)
-        gradients, channels = Gradients.of(vector, sizes), sizes.channels
+        gradients, channels = Gradients.of(flat_grad, sizes), sizes.channels
         lengths = [weight.shape[0] for weight in beside]
         skipped = ctx.biased.index(True) if any(ctx.biased) else len(lengths)
         norm_weight, norm_bias, *biases = gradients.sums.split(
@@ -175,15 +175,15 @@ def normed_projection_backward(
     `Gradients` takes the vector apart.
     """
     projections = Projections.of(x, weights, [], biased, first_scale, few_scale)
-    vector = x.new_empty(projections.sizes.parameters)
+    flat_grad = x.new_empty(projections.sizes.parameters)
     if x.numel() == 0:
-        return x.new_empty(x.shape), vector.zero_()
+        return x.new_empty(x.shape), flat_grad.zero_()
     norm = Norm(norm_weight.contiguous(), norm_bias.contiguous(), stats)
     through = None if through is None else through.contiguous()
     backend = _BACKENDS.choose("backward", x.device, x, projections)
-    gradients = Gradients.of(vector, projections.sizes)
+    gradients = Gradients.of(flat_grad, projections.sizes)
     grad_x = backend.backward(grad, grad_few, x, norm, projections, through, gradients)
-    return grad_x, vector
+    return grad_x, flat_grad
 
 
 @normed_projection_backward.register_fake

@@ -203,14 +203,14 @@ def backward(
     gradients: Gradients,
 ) -> Tensor:
     """Gradient of x; fills ``gradients``."""
-    vector = gradients.vector
+    flat_grad = gradients.flat
     if grad is None:
         assert grad_few is not None
         assert projections.few is not None
         few, scale = projections.few, projections.few_scale
-        return backward_narrow(grad_few, scale, None, x, norm, few, len(few), through, vector)[0]
+        return backward_narrow(grad_few, scale, None, x, norm, few, len(few), through, flat_grad)[0]
     weight, first_biased = projections.scaled_weight(), projections.sizes.first_biased
-    grad_x, _ = backward_narrow(grad, 1.0, None, x, norm, weight, first_biased, through, vector)
+    grad_x, _ = backward_narrow(grad, 1.0, None, x, norm, weight, first_biased, through, flat_grad)
     gradients.scale_first(projections)
     return grad_x
 
@@ -224,9 +224,9 @@ def backward_narrow(
     weight: Tensor,
     first_biased: int,
     through: Tensor | None,
-    parameters: Tensor,
+    flat_grad: Tensor,
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradient of x; normalised rows where others need them; fills ``parameters``."""
+    """Gradient of x; normalised rows where others need them; fills ``flat_grad``."""
     outputs = weight.shape[0]
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     normed = None if grad_normed is None else torch.empty_like(grad_x)
@@ -234,7 +234,7 @@ def backward_narrow(
     others = int(grad_normed is not None)
     tile = rows.tile("normed_projection_backward", D=outputs, others=others)
     ctas = min(tile.pop("CTAS"), triton.cdiv(rows.num_rows, tile["BLOCK_R"]))
-    partial = torch.empty(ctas, parameters.numel(), dtype=torch.float32, device=x.device)
+    partial = torch.empty(ctas, flat_grad.numel(), dtype=torch.float32, device=x.device)
     normed_projection_backward_kernel[(ctas,)](
         grad_rows.tensor, scale, grad_normed, rows.tensor, norm.weight, norm.bias, weight,
         norm.stats, through, grad_x, normed, partial, rows.num_rows, outputs, first_biased,
@@ -242,7 +242,7 @@ def backward_narrow(
         GRAD_ROW_DIMS=grad_rows.num_dims, CTAS=ctas, BLOCK_D=block(outputs),
         **_constants(rows), **tile,
     )  # fmt: skip
-    sum_rows(partial, parameters.dtype, parameters)
+    sum_rows(partial, flat_grad.dtype, flat_grad)
     return grad_x, normed
 
 

@@ -212,7 +212,7 @@ def backward(
     parameters: Parameters,
     through: Tensor | None,
     grad_m: Tensor,
-    gradients: Tensor,
+    flat_grad: Tensor,
 ) -> None:
     """Fill the gradient of m, and all parameters' in the order of `finish`."""
     batch, num_seq, num_res, channels = m_BSNM.shape
@@ -228,7 +228,7 @@ def backward(
         partial_bias, (batch, num_seq, num_res, hidden), m_BSNM.stride(), mask_BSN.stride(),
         CTAS=ctas, **sizes, **tile,
     )  # fmt: skip
-    finish(partial, partial_bias, norm_weight, norm_bias, [weight_a, weight_b], gradients)
+    finish(partial, partial_bias, norm_weight, norm_bias, [weight_a, weight_b], flat_grad)
 
 
 def _tile(direction: str, m: Tensor, weight: Tensor) -> tuple[dict[str, int], dict[str, int | str]]:

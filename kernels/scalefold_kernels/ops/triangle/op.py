@@ -120,8 +120,8 @@ def _projection_backward(
     weights = ProjectionWeights(*parameters)
     sizes = Sizes.of(z, *reversed(weights.a.shape))
     backend = _BACKENDS.choose("projection_backward", z.device, sizes)
-    grad_z, flat = backend.projection_backward(sizes, given, kept, weights)
-    return grad_z, flat
+    grad_z, flat_grad = backend.projection_backward(sizes, given, kept, weights)
+    return grad_z, flat_grad
 
 
 @_projection_backward.register_fake
@@ -146,10 +146,10 @@ class _Projection(torch.autograd.Function):
         if all(grad is None for grad in given):
             return through, *[None] * (1 + len(parameters))
         filled = [_or_zeros(grad, like) for grad, like in zip(given, (a, b, z), strict=True)]
-        grad_z, flat = _projection_backward(
+        grad_z, flat_grad = _projection_backward(
             filled, through, z, mask, [a, b], [mean, rstd], parameters
         )
-        return grad_z, None, *unpack(flat, parameters)
+        return grad_z, None, *unpack(flat_grad, parameters)
 
 
 @torch.library.custom_op("scalefold::triangle_product", mutates_args=())
@@ -245,14 +245,14 @@ def _output_backward(
     given = OutputArguments(product, gate, OutputWeights(*parameters), dropout)
     sizes = Sizes.of(gate, gate.shape[-1], len(product))
     backend = _BACKENDS.choose("output_backward", gate.device, sizes)
-    grad_product, grad_gate, flat = backend.output_backward(sizes, given, stats, grad)
-    return grad_product, grad_gate, flat
+    grad_product, grad_gate, flat_grad = backend.output_backward(sizes, given, stats, grad)
+    return grad_product, grad_gate, flat_grad
 
 
 @_output_backward.register_fake
 def _(_: Any, product: Tensor, gate: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    flat = gate.new_empty(sum(p.numel() for p in others[1]))
-    return product.new_empty(product.shape), gate.new_empty(gate.shape), flat
+    flat_grad = gate.new_empty(sum(p.numel() for p in others[1]))
+    return product.new_empty(product.shape), gate.new_empty(gate.shape), flat_grad
 
 
 def _save_output(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -263,10 +263,10 @@ def _save_output(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) 
 
 def _output_gradients(ctx: Any, grad: Tensor, *_: None) -> tuple[Any, ...]:
     key, product, gate, mean, rstd, *parameters = ctx.saved_tensors
-    grad_product, grad_gate, flat = _output_backward(
+    grad_product, grad_gate, flat_grad = _output_backward(
         grad, product, gate, [mean, rstd], parameters, key, *ctx.dropout
     )
-    return grad, grad_product, grad_gate, unpack(flat, parameters), None, None, None, None
+    return grad, grad_product, grad_gate, unpack(flat_grad, parameters), None, None, None, None
 
 
 _output.register_autograd(_output_gradients, setup_context=_save_output)

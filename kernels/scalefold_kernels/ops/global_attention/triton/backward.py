@@ -291,14 +291,14 @@ def backward(
     parameters: Parameters,
     columns: Sequence[Tensor],
     grad_x: Tensor,
-    flat: Tensor,
+    flat_grad: Tensor,
 ) -> None:
     """Fill the gradients of x, and of all parameters one after the other."""
     p, grid = parameters, grid_of(x)
     mean, query, result, softmax, direction, attended = columns
     grad_attended, grad_mean = torch.empty_like(attended), torch.empty_like(mean)
     # Each column's part of all parameters' gradients.
-    sums = attended.new_empty(x.shape[0] * x.shape[2], flat.numel())
+    sums = attended.new_empty(x.shape[0] * x.shape[2], flat_grad.numel())
     global_attention_values_kernel[grid](
         grad, x, p.norm_weight, p.norm_bias, p.value_weight, p.gate_weight, p.gate_bias,
         p.out_weight, result, attended, grad_attended, sums, *strides(grad, x), x.shape[1],
@@ -314,4 +314,4 @@ def backward(
         result, softmax, direction, attended, grad_attended, grad_mean, grad_x, sums,
         *strides(grad, x, mask, grad_x), x.shape[1], **constants("rows", x, p),
     )  # fmt: skip
-    sum_rows(sums, x.dtype, flat)
+    sum_rows(sums, x.dtype, flat_grad)

@@ -161,7 +161,7 @@ def residual_linear_backward_hopper_kernel(
 
 
 def backward(
-    grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, parameters: Tensor
+    grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, flat_grad: Tensor
 ) -> None:
     channels, inputs = weight.shape
     tile = call.tile("residual_linear_backward_hopper", "sm_90")
@@ -169,11 +169,11 @@ def backward(
     columns = triton.cdiv(inputs, block)
     order = parts.Order.of(call, max(1, num_sms(grad.device) // columns))
     ctas = order.blocks * order.groups
-    partial = parameters.new_empty(ctas, parameters.numel(), dtype=torch.float32)
+    partial = flat_grad.new_empty(ctas, flat_grad.numel(), dtype=torch.float32)
     residual_linear_backward_hopper_kernel[(columns * ctas,)](
         parts.boxes_of(grad, call, width), parts.boxes_of(h, call, block),
         tiles_of(weight, width, block), parts.boxes_of(grad_h, call, block // 2), partial,
         *call.hashing, call.key_stride, tuple(order),
         C=channels, K=inputs, SHARED=call.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **tile,
     )  # fmt: skip
-    sum_rows(partial, parameters.dtype, parameters)
+    sum_rows(partial, flat_grad.dtype, flat_grad)

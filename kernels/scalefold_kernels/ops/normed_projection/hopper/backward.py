@@ -336,7 +336,7 @@ def backward(
         HAS_THROUGH=through is not None, HAS_FEW=sizes.few > 0, **tile,
     )  # fmt: skip
     # The CTAs' sums, added up, come first of all gradients.
-    sum_rows(sums, x.dtype, gradients.vector[:num_sums])
+    sum_rows(sums, x.dtype, gradients.flat[:num_sums])
     torch.mm(grad_rows.t(), normed_rows, out=gradients.weight)
     gradients.scale_first(projections)
     return grad_x

@@ -250,5 +250,5 @@ def output_backward(
         GROUP_REGISTERS=160,
     )  # fmt: skip
     *norm, matrix, _ = weights
-    gradients = finish(partial, partial_bias, *norm, [matrix])
-    return grad_product, grad_gate, gradients
+    flat_grad = finish(partial, partial_bias, *norm, [matrix])
+    return grad_product, grad_gate, flat_grad
