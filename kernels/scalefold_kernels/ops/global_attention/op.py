@@ -101,7 +101,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.save_for_backward(x, mask, *parameters, *columns)
 
 
-def _gradients(
+def _backward(
     ctx: Any, grads: list[Tensor | None]
 ) -> tuple[Tensor | None, None, Sequence[Tensor | None]]:
     x, mask, *others = ctx.saved_tensors
@@ -113,7 +113,7 @@ def _gradients(
     return grad_x, None, unpack(flat_grad, parameters)
 
 
-_global_attention.register_autograd(_gradients, setup_context=_save)
+_global_attention.register_autograd(_backward, setup_context=_save)
 
 
 def results(x: Tensor, parameters: Parameters) -> list[Tensor]:

@@ -73,7 +73,7 @@ class _NormedProjection(torch.autograd.Function):
         *parameters: Tensor,
     ) -> tuple[Tensor, ...]:
         weights, biases = parameters[: len(biased)], parameters[len(biased) :]
-        packed, few, stats = torch.ops.scalefold.normed_projection(
+        packed, few, stats = _normed_projection(
             x, norm_weight, norm_bias, weights, biases, biased, first_scale, few_scale
         )
         ctx.set_materialize_grads(False)
@@ -97,7 +97,7 @@ class _NormedProjection(torch.autograd.Function):
         grad = join(parts[: len(beside)], -1) if beside else None
         grad_few = None if few is None else parts[-1]
         others = weights, ctx.biased, *ctx.scales, stats, through
-        grad_x, flat_grad = torch.ops.scalefold.normed_projection_backward(
+        grad_x, flat_grad = _normed_projection_backward(
             grad, grad_few, x, norm_weight, norm_bias, *others
         )
         sizes = Sizes.of(x, weights, ctx.biased)
@@ -157,7 +157,7 @@ def _results(x: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @torch.library.custom_op("scalefold::normed_projection_backward", mutates_args=())
-def normed_projection_backward(
+def _normed_projection_backward(
     grad: Tensor | None,
     grad_few: Tensor | None,
     x: Tensor,
@@ -186,7 +186,7 @@ def normed_projection_backward(
     return grad_x, flat_grad
 
 
-@normed_projection_backward.register_fake
+@_normed_projection_backward.register_fake
 def _(_grad: Tensor | None, _few: Tensor | None, x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     _, _, weights, biased, *_ = others
     return x.new_empty(x.shape), x.new_empty(Sizes.of(x, weights, biased).parameters)

@@ -61,7 +61,7 @@ class _Operands(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, m: Tensor, mask: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        operands = torch.ops.scalefold.outer_product_operands(m, mask, parameters)
+        operands = _outer_product_operands(m, mask, parameters)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(m, mask, *parameters)
         return *(operand.permute(0, 3, 1, 2) for operand in operands.unbind()), m
@@ -75,9 +75,7 @@ class _Operands(torch.autograd.Function):
         shape = *m.shape[:3], len(parameters[2])
         both = [m.new_zeros(shape) if grad is None else grad for grad in (grad_a, grad_b)]
         grad = join([grad.permute(0, 2, 3, 1)[None] for grad in both], 0)
-        grad_m, flat_grad = torch.ops.scalefold.outer_product_operands_backward(
-            grad, m, mask, parameters, through
-        )
+        grad_m, flat_grad = _outer_product_operands_backward(grad, m, mask, parameters, through)
         return grad_m, None, *unpack(flat_grad, parameters)
 
 
