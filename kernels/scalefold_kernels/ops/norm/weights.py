@@ -21,9 +21,9 @@ from scalefold_kernels.tiles import architecture, find_tile
 
 @triton.jit
 def finish_weights_kernel(
-    partial, partial_bias, norm_weight, norm_bias, weights, flat_grad, share, num_parts, total,
-    num_rows, last_rows, COLUMNS: tl.constexpr, BLOCK_PARTS: tl.constexpr, BLOCK_R: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    partial_ptr, partial_bias_ptr, norm_weight_ptr, norm_bias_ptr, weights, flat_grad_ptr,
+    share_ptr, num_parts, total, num_rows, last_rows, COLUMNS: tl.constexpr,
+    BLOCK_PARTS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Adds the parts up, applies the normalisation's weight and bias; see the module.
 
@@ -45,23 +45,23 @@ def finish_weights_kernel(
     offset = place[:, None] * COLUMNS + column[None, :]
     for first in range(0, num_parts, BLOCK_PARTS):
         part = first + tl.arange(0, BLOCK_PARTS)
-        at = partial + part[:, None, None] * total * COLUMNS + offset[None, :, :]
+        at = partial_ptr + part[:, None, None] * total * COLUMNS + offset[None, :, :]
         there = (part < num_parts)[:, None, None] & inside[None, :, :]
         product += tl.sum(tl.load(at, mask=there, other=0.0), 0)
-        at = partial_bias + part[:, None] * total + place[None, :]
+        at = partial_bias_ptr + part[:, None] * total + place[None, :]
         there = (part < num_parts)[:, None] & (row < rows)[None, :]
         grad_bias += tl.sum(tl.load(at, mask=there, other=0.0), 0)
     w = load_matrix(weight, row, column, row < rows, COLUMNS).to(tl.float32)
-    grad_weight = product * load_vector(norm_weight, column, COLUMNS)[None, :]
-    grad_weight += grad_bias[:, None] * load_vector(norm_bias, column, COLUMNS)[None, :]
+    grad_weight = product * load_vector(norm_weight_ptr, column, COLUMNS)[None, :]
+    grad_weight += grad_bias[:, None] * load_vector(norm_bias_ptr, column, COLUMNS)[None, :]
     first = 2 * COLUMNS + matrix * num_rows * (COLUMNS + 1)
-    dtype: tl.constexpr = flat_grad.dtype.element_ty
+    dtype: tl.constexpr = flat_grad_ptr.dtype.element_ty
     at = first + row[:, None] * COLUMNS + column[None, :]
-    tl.store(flat_grad + at, grad_weight.to(dtype), mask=inside)
+    tl.store(flat_grad_ptr + at, grad_weight.to(dtype), mask=inside)
     if tl.program_id(2) == 0:
-        tl.store(flat_grad + first + rows * COLUMNS + row, grad_bias.to(dtype), mask=row < rows)
+        tl.store(flat_grad_ptr + first + rows * COLUMNS + row, grad_bias.to(dtype), mask=row < rows)
     cta = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    at = share + cta * 2 * COLUMNS + column
+    at = share_ptr + cta * 2 * COLUMNS + column
     tl.store(at, tl.sum(w * product, 0), mask=column < COLUMNS)
     tl.store(at + COLUMNS, tl.sum(w * grad_bias[:, None], 0), mask=column < COLUMNS)
 

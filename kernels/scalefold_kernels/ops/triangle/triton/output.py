@@ -28,11 +28,11 @@ from scalefold_kernels.ops.triangle.weights import output_gradients
 @triton.jit
 def factor_of(dropped, position, column, sizes, SHARED: tl.constexpr):
     """What an update (positions, columns) is multiplied by in dropout."""
-    key, layer, threshold, scale = dropped
+    key_ptr, layer, threshold, scale = dropped
     num_positions, size_i, size_j = sizes
     position = tl.minimum(position, num_positions - 1)  # whose sample has a key
     line = position // size_j
-    state = hash_of(key, 1, line // size_i, layer)[:, None]
+    state = hash_of(key_ptr, 1, line // size_i, layer)[:, None]
     i, j = (line % size_i)[:, None], (position % size_j)[:, None]
     return dropout_factor(state, i, j, column[None, :], threshold, scale, 3, SHARED)
 
@@ -40,8 +40,8 @@ def factor_of(dropped, position, column, sizes, SHARED: tl.constexpr):
 # One binary for all layers: a number 1 would be folded into the code.
 @triton.jit(do_not_specialize=["layer"])
 def triangle_output_forward_kernel(
-    z, product, gate, norm_weight, norm_bias, weight, bias,
-    key, layer, threshold, scale, out, mean, rstd, num_positions, size_i, size_j,
+    z_ptr, product_ptr, gate_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr,
+    key_ptr, layer, threshold, scale, out_ptr, mean_ptr, rstd_ptr, num_positions, size_i, size_j,
     SHARED: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
@@ -51,75 +51,79 @@ def triangle_output_forward_kernel(
     channel = tl.arange(0, BLOCK_C)
     inside = (position[:, None] < num_positions) & (channel < C)[None, :]
     offset = channel[None, :].to(tl.int64) * num_positions + position[:, None]
-    x = tl.load(product + offset, mask=inside, other=0.0).to(tl.float32)
-    x_hat, mean_P, rstd_P = standardise(x, C, BLOCK_C)
-    tl.store(mean + position, mean_P, mask=position < num_positions)
-    tl.store(rstd + position, rstd_P, mask=position < num_positions)
-    normed = x_hat * load_vector(norm_weight, channel, C)[None, :]
-    normed = (normed + load_vector(norm_bias, channel, C)[None, :]).to(product.dtype.element_ty)
-    dropped, sizes = (key, layer, threshold, scale), (num_positions, size_i, size_j)
+    x = tl.load(product_ptr + offset, mask=inside, other=0.0).to(tl.float32)
+    x_hat, mean, rstd = standardise(x, C, BLOCK_C)
+    tl.store(mean_ptr + position, mean, mask=position < num_positions)
+    tl.store(rstd_ptr + position, rstd, mask=position < num_positions)
+    normed = x_hat * load_vector(norm_weight_ptr, channel, C)[None, :]
+    normed = (normed + load_vector(norm_bias_ptr, channel, C)[None, :]).to(
+        product_ptr.dtype.element_ty
+    )
+    dropped, sizes = (key_ptr, layer, threshold, scale), (num_positions, size_i, size_j)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
         inside_PZ = (position[:, None] < num_positions) & (column[None, :] < Z)
-        logit = tl.load(gate + row + column[None, :], mask=inside_PZ, other=0.0)
-        w = load_matrix(weight, column, channel, column < Z, C)
-        value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
-        value += load_vector(bias, column, Z)[None, :]
+        logit = tl.load(gate_ptr + row + column[None, :], mask=inside_PZ, other=0.0)
+        weight = load_matrix(weight_ptr, column, channel, column < Z, C)
+        value = tl.dot(normed, tl.trans(weight), input_precision=PRECISION)
+        value += load_vector(bias_ptr, column, Z)[None, :]
         value *= sigmoid(logit.to(tl.float32))
-        if key is not None:
+        if key_ptr is not None:
             value *= factor_of(dropped, position, column, sizes, SHARED)
-        value += tl.load(z + row + column[None, :], mask=inside_PZ, other=0.0).to(tl.float32)
-        tl.store(out + row + column[None, :], value.to(out.dtype.element_ty), mask=inside_PZ)
+        value += tl.load(z_ptr + row + column[None, :], mask=inside_PZ, other=0.0).to(tl.float32)
+        tl.store(
+            out_ptr + row + column[None, :], value.to(out_ptr.dtype.element_ty), mask=inside_PZ
+        )
 
 
 @triton.jit(do_not_specialize=["layer"])
 def triangle_output_backward_kernel(
-    grad_out, product, gate, mean, rstd, norm_weight, norm_bias, weight, bias,
-    key, layer, threshold, scale,
-    grad_product, grad_gate, grad_value, x_hat, num_positions, size_i, size_j,
+    grad_out_ptr, product_ptr, gate_ptr, mean_ptr, rstd_ptr, norm_weight_ptr, norm_bias_ptr,
+    weight_ptr, bias_ptr, key_ptr, layer, threshold, scale,
+    grad_product_ptr, grad_gate_ptr, grad_value_ptr, x_hat_ptr, num_positions, size_i, size_j,
     SHARED: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of product and gate; grad_value (P, Z) and x_hat (C, P) for the weight's."""
-    dtype: tl.constexpr = product.dtype.element_ty
+    dtype: tl.constexpr = product_ptr.dtype.element_ty
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = position.to(tl.int64)[:, None] * Z
     channel = tl.arange(0, BLOCK_C)
     inside_PC = (position[:, None] < num_positions) & (channel < C)[None, :]
     offset_PC = channel[None, :].to(tl.int64) * num_positions + position[:, None]
-    x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
-    mean_P = tl.load(mean + position, mask=position < num_positions, other=0.0)
-    rstd_P = tl.load(rstd + position, mask=position < num_positions, other=0.0)
-    norm_weight_C = load_vector(norm_weight, channel, C)
-    norm_bias_C = load_vector(norm_bias, channel, C)
-    x_hat_PC = (x - mean_P[:, None]) * rstd_P[:, None]
-    normed = (x_hat_PC * norm_weight_C[None, :] + norm_bias_C[None, :]).to(dtype)
-    tl.store(x_hat + offset_PC, x_hat_PC.to(dtype), mask=inside_PC)
+    x = tl.load(product_ptr + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
+    mean = tl.load(mean_ptr + position, mask=position < num_positions, other=0.0)
+    rstd = tl.load(rstd_ptr + position, mask=position < num_positions, other=0.0)
+    norm_weight = load_vector(norm_weight_ptr, channel, C)
+    norm_bias = load_vector(norm_bias_ptr, channel, C)
+    x_hat = (x - mean[:, None]) * rstd[:, None]
+    normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(dtype)
+    tl.store(x_hat_ptr + offset_PC, x_hat.to(dtype), mask=inside_PC)
     grad_normed = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    dropped, sizes = (key, layer, threshold, scale), (num_positions, size_i, size_j)
+    dropped, sizes = (key_ptr, layer, threshold, scale), (num_positions, size_i, size_j)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
         inside_PZ = (position[:, None] < num_positions) & (column[None, :] < Z)
         offset_PZ = row + column[None, :]
-        w = load_matrix(weight, column, channel, column < Z, C)
-        value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
-        value += load_vector(bias, column, Z)[None, :]
-        grad = tl.load(grad_out + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32)
-        opened = sigmoid(tl.load(gate + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32))
-        if key is not None:
+        weight = load_matrix(weight_ptr, column, channel, column < Z, C)
+        value = tl.dot(normed, tl.trans(weight), input_precision=PRECISION)
+        value += load_vector(bias_ptr, column, Z)[None, :]
+        grad = tl.load(grad_out_ptr + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32)
+        opened = sigmoid(tl.load(gate_ptr + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32))
+        if key_ptr is not None:
             grad *= factor_of(dropped, position, column, sizes, SHARED)
         grad *= opened
         grad_logit = grad * value * (1.0 - opened)
-        tl.store(grad_gate + offset_PZ, grad_logit.to(dtype), mask=inside_PZ)
+        tl.store(grad_gate_ptr + offset_PZ, grad_logit.to(dtype), mask=inside_PZ)
         grad = grad.to(dtype)
-        tl.store(grad_value + offset_PZ, grad, mask=inside_PZ)
-        grad_normed = tl.dot(grad, w, grad_normed, input_precision=PRECISION)
+        tl.store(grad_value_ptr + offset_PZ, grad, mask=inside_PZ)
+        grad_normed = tl.dot(grad, weight, grad_normed, input_precision=PRECISION)
     # Read again: held over the loop it would cost registers, and with them warps.
-    x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
-    x_hat_PC = (x - mean_P[:, None]) * rstd_P[:, None]
-    grad_x = standardise_backward(grad_normed * norm_weight_C[None, :], x_hat_PC, rstd_P, C)
-    tl.store(grad_product + offset_PC, grad_x.to(dtype), mask=inside_PC)
+    x = tl.load(product_ptr + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
+    x_hat = (x - mean[:, None]) * rstd[:, None]
+    grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, C)
+    tl.store(grad_product_ptr + offset_PC, grad_x.to(dtype), mask=inside_PC)
 
 
 def output_forward(
