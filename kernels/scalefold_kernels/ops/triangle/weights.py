@@ -19,11 +19,11 @@ from scalefold_kernels.ops.triangle.arguments import OutputWeights, ProjectionWe
 
 @triton.jit
 def sum_products(
-    grad, x_hat, row, column, num_positions, num_rows, num_columns, grad_row, grad_position,
+    grad_ptr, x_hat_ptr, row, column, num_positions, num_rows, num_columns, grad_row, grad_position,
     x_hat_position, x_hat_column, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sums over this CTA's positions of gradient x x_hat, and of the gradient (16 times)."""
-    dtype: tl.constexpr = grad.dtype.element_ty
+    dtype: tl.constexpr = grad_ptr.dtype.element_ty
     products = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
     sums = tl.zeros((row.shape[0], 16), tl.float32)
     ones = tl.full((BLOCK_P, 16), 1.0, dtype)
@@ -32,10 +32,10 @@ def sum_products(
         tile = tiles - 1 - from_last  # the last ones written are still in the L2 cache
         position = (tile * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
         inside = (row[:, None] < num_rows) & (position[None, :] < num_positions)
-        at = grad + row[:, None] * grad_row + position[None, :] * grad_position
+        at = grad_ptr + row[:, None] * grad_row + position[None, :] * grad_position
         left = tl.load(at, mask=inside, other=0.0)
         inside = (position[:, None] < num_positions) & (column[None, :] < num_columns)
-        at = x_hat + position[:, None] * x_hat_position + column[None, :] * x_hat_column
+        at = x_hat_ptr + position[:, None] * x_hat_position + column[None, :] * x_hat_column
         right = tl.load(at, mask=inside, other=0.0)
         products = tl.dot(left, right, products, input_precision=PRECISION)
         sums = tl.dot(left, ones, sums, input_precision=PRECISION)
@@ -44,19 +44,19 @@ def sum_products(
 
 @triton.jit
 def store_part(
-    partial, partial_bias, products, sums, first, row, column, total, num_rows, num_columns
+    partial_ptr, partial_bias_ptr, products, sums, first, row, column, total, num_rows, num_columns
 ):
-    """Part s of partial (S, TOTAL, COLUMNS) and partial_bias (S, TOTAL), rows first + row."""
+    """A part of `partial` (parts, total, num_columns) and `partial_bias`, rows first + row."""
     place = tl.program_id(0) * total + first + row
     inside = (row[:, None] < num_rows) & (column[None, :] < num_columns)
-    tl.store(partial + place[:, None] * num_columns + column[None, :], products, mask=inside)
+    tl.store(partial_ptr + place[:, None] * num_columns + column[None, :], products, mask=inside)
     if tl.program_id(2) == 0:
-        tl.store(partial_bias + place, tl.sum(sums, 1) / 16, mask=row < num_rows)
+        tl.store(partial_bias_ptr + place, tl.sum(sums, 1) / 16, mask=row < num_rows)
 
 
 @triton.jit
 def triangle_output_weights_kernel(
-    grad_value, x_hat, partial, partial_bias, num_positions,
+    grad_value_ptr, x_hat_ptr, partial_ptr, partial_bias_ptr, num_positions,
     INT64: tl.constexpr, Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -64,26 +64,15 @@ def triangle_output_weights_kernel(
     row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
     products, sums = sum_products(
-        grad_value,
-        x_hat,
-        row,
-        index(column, INT64),
-        num_positions,
-        Z,
-        C,
-        1,
-        Z,
-        1,
-        num_positions,
-        BLOCK_P,
-        PRECISION,
-    )
-    store_part(partial, partial_bias, products, sums, 0, row, column, Z, Z, C)
+        grad_value_ptr, x_hat_ptr, row, index(column, INT64), num_positions, Z, C, 1, Z, 1,
+        num_positions, BLOCK_P, PRECISION,
+    )  # fmt: skip
+    store_part(partial_ptr, partial_bias_ptr, products, sums, 0, row, column, Z, Z, C)
 
 
 @triton.jit
 def triangle_projection_weights_kernel(
-    grad_values, grad_gate, x_hat, partial, partial_bias, num_positions,
+    grad_values_ptr, grad_gate_ptr, x_hat_ptr, partial_ptr, partial_bias_ptr, num_positions,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -93,16 +82,21 @@ def triangle_projection_weights_kernel(
     if tl.program_id(1) < ABOVE:
         row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
         products, sums = sum_products(
-            grad_values, x_hat, row.to(tl.int64), column, num_positions, 4 * C, Z, num_positions,
-            1, Z, 1, BLOCK_P, PRECISION,
+            grad_values_ptr, x_hat_ptr, row.to(tl.int64), column, num_positions, 4 * C, Z,
+            num_positions, 1, Z, 1, BLOCK_P, PRECISION,
         )  # fmt: skip
-        store_part(partial, partial_bias, products, sums, 0, row, column, 4 * C + Z, 4 * C, Z)
+        store_part(
+            partial_ptr, partial_bias_ptr, products, sums, 0, row, column, 4 * C + Z, 4 * C, Z
+        )
     else:
         row = (tl.program_id(1) - ABOVE) * BLOCK_R + tl.arange(0, BLOCK_R)
         products, sums = sum_products(
-            grad_gate, x_hat, row, column, num_positions, Z, Z, 1, Z, Z, 1, BLOCK_P, PRECISION
+            grad_gate_ptr, x_hat_ptr, row, column, num_positions, Z, Z, 1, Z, Z, 1,
+            BLOCK_P, PRECISION,
+        )  # fmt: skip
+        store_part(
+            partial_ptr, partial_bias_ptr, products, sums, 4 * C, row, column, 4 * C + Z, Z, Z
         )
-        store_part(partial, partial_bias, products, sums, 4 * C, row, column, 4 * C + Z, Z, Z)
 
 
 def projection_gradients(
