@@ -32,7 +32,6 @@ from scalefold_kernels.ops.attention.triton.forward import (
     logits,
     masked_terms,
     place_of_cta,
-    place_operands,
     row_offset,
     sigmoid,
     store,
@@ -52,8 +51,8 @@ def line_start(strides, batch, row, query):
 
 @triton.jit
 def attention_backward_gate_kernel(
-    gate, out, rest, grad_out, grad_gate, grad_o, delta, q, scaled_q,
-    gate_strides, out_strides, rest_strides, grad_out_strides, grad_gate_strides,
+    gate_ptr, out_ptr, rest_ptr, grad_out_ptr, grad_gate_ptr, grad_o_ptr, delta_ptr, q_ptr,
+    scaled_q_ptr, gate_strides, out_strides, rest_strides, grad_out_strides, grad_gate_strides,
     grad_o_strides, q_strides, scaled_q_strides, delta_stride,
     num_rows, num_heads, num_queries, scale,
     C: tl.constexpr, HAS_GATE: tl.constexpr, REST_SHIFT: tl.constexpr, SCALE_Q: tl.constexpr,
@@ -83,36 +82,36 @@ def attention_backward_gate_kernel(
     query, at = queries[:, None], at[None, :]
     inside = (query < num_queries) & inside[None, :]
     offsets = line_start(out_strides, batch, row, query) + at
-    gated = tl.load(out + offsets, mask=inside, other=0.0)
+    out = tl.load(out_ptr + offsets, mask=inside, other=0.0)
     offsets = line_start(grad_out_strides, batch, row, query) + at
-    grad = tl.load(grad_out + offsets, mask=inside, other=0.0).to(tl.float32)
-    gated = gated.to(tl.float32)
+    grad = tl.load(grad_out_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    out = out.to(tl.float32)
     if REST_SHIFT > 0:
         place = tl.arange(0, BLOCK_H * PADDED)
         places = place // PADDED * rest_strides[3] + place % PADDED
         offsets = line_start(rest_strides, batch, row, query) + places[None, :]
-        gated = with_rest(gated, tl.load(rest + offsets, mask=inside, other=0), REST_SHIFT)
-    product = gated * grad
+        out = with_rest(out, tl.load(rest_ptr + offsets, mask=inside, other=0), REST_SHIFT)
+    product = out * grad
     if HAS_GATE:
         offsets = line_start(gate_strides, batch, row, query) + at
-        share = sigmoid(tl.load(gate + offsets, mask=inside, other=0.0))
-        grad_share = (product * (1.0 - share)).to(grad_gate.dtype.element_ty)
+        share = sigmoid(tl.load(gate_ptr + offsets, mask=inside, other=0.0))
+        grad_share = (product * (1.0 - share)).to(grad_gate_ptr.dtype.element_ty)
         offsets = line_start(grad_gate_strides, batch, row, query) + at
-        tl.store(grad_gate + offsets, grad_share, mask=inside)
-        grad = (grad * share).to(grad_o.dtype.element_ty)
+        tl.store(grad_gate_ptr + offsets, grad_share, mask=inside)
+        grad = (grad * share).to(grad_o_ptr.dtype.element_ty)
         offsets = line_start(grad_o_strides, batch, row, query) + at
-        tl.store(grad_o + offsets, grad, mask=inside)
-        product = gated * (grad.to(tl.float32) / tl.maximum(share, SMALLEST))
-    delta += (batch * num_rows + row).to(tl.int64) * num_heads * delta_stride
+        tl.store(grad_o_ptr + offsets, grad, mask=inside)
+        product = out * (grad.to(tl.float32) / tl.maximum(share, SMALLEST))
+    delta_ptr += (batch * num_rows + row).to(tl.int64) * num_heads * delta_stride
     exists = (query < num_queries) & (heads[None, :] < num_heads)
     sums = tl.sum(product.reshape(BLOCK_Q, BLOCK_H, PADDED), 2)
-    tl.store(delta + heads[None, :] * delta_stride + query, sums, mask=exists)
+    tl.store(delta_ptr + heads[None, :] * delta_stride + query, sums, mask=exists)
     if SCALE_Q:
         offsets = line_start(q_strides, batch, row, query) + at
-        scaled = tl.load(q + offsets, mask=inside, other=0.0).to(tl.float32)
+        scaled = tl.load(q_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         scaled *= scale * (1.0 / BIAS_SCALE)
         offsets = line_start(scaled_q_strides, batch, row, query) + at
-        tl.store(scaled_q + offsets, scaled.to(scaled_q.dtype.element_ty), mask=inside)
+        tl.store(scaled_q_ptr + offsets, scaled.to(scaled_q_ptr.dtype.element_ty), mask=inside)
 
 
 def backward_gate(
@@ -152,7 +151,7 @@ def heads_together(x: Tensor) -> Tensor:
 
 @triton.jit
 def load_queries(
-    q, grad, lse, delta, q_stride, grad_stride, first, count, scale,
+    q_ptr, grad_o_ptr, lse_ptr, delta_ptr, q_stride, grad_o_stride, first, count, scale,
     C: tl.constexpr, BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
     """A block of a row's queries, scaled; gradient of their result, and statistics.
@@ -160,17 +159,17 @@ def load_queries(
     Beyond the last query every weight is 0.
     """
     queries = first + tl.arange(0, BLOCK_Q)
-    q_tile = load(q, q_stride, first, count, C, BLOCK_Q)
-    q_tile = (q_tile * (scale * (1.0 / BIAS_SCALE))).to(q_tile.dtype)
-    grad_tile = load(grad, grad_stride, first, count, C, BLOCK_Q)
-    lse_tile = tl.load(lse + queries, mask=queries < count, other=float("inf"))
-    delta_tile = tl.load(delta + queries, mask=queries < count, other=0.0)
-    return q_tile, grad_tile, lse_tile, delta_tile
+    q = load(q_ptr, q_stride, first, count, C, BLOCK_Q)
+    q = (q * (scale * (1.0 / BIAS_SCALE))).to(q.dtype)
+    grad_o = load(grad_o_ptr, grad_o_stride, first, count, C, BLOCK_Q)
+    lse = tl.load(lse_ptr + queries, mask=queries < count, other=float("inf"))
+    delta = tl.load(delta_ptr + queries, mask=queries < count, other=0.0)
+    return q, grad_o, lse, delta
 
 
 @triton.jit
 def attention_backward_queries_kernel(
-    q, k, v, mask, bias, lse, delta, grad_o, grad_q,
+    q_ptr, k_ptr, v_ptr, mask_ptr, bias_ptr, lse_ptr, delta_ptr, grad_o_ptr, grad_q_ptr,
     q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_o_strides,
     grad_q_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     C: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
@@ -178,39 +177,41 @@ def attention_backward_queries_kernel(
 ):  # fmt: skip
     """One CTA: gradient of a block of queries of one row and head."""
     batch, row, head, first_q = place_of_cta(num_rows, num_heads, BLOCK_Q)
-    q, k, v = place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head)
-    grad_o += row_offset(grad_o_strides, batch, row, head)
-    grad_q += row_offset(grad_q_strides, batch, row, head)
-    mask += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
+    q_ptr += row_offset(q_strides, batch, row, head)
+    k_ptr += row_offset(k_strides, batch, row, head)
+    v_ptr += row_offset(v_strides, batch, row, head)
+    grad_o_ptr += row_offset(grad_o_strides, batch, row, head)
+    grad_q_ptr += row_offset(grad_q_strides, batch, row, head)
+    mask_ptr += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
     start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
-    unmasked = count_unmasked(mask, mask_strides[2], num_keys, BLOCK_K)
+    unmasked = count_unmasked(mask_ptr, mask_strides[2], num_keys, BLOCK_K)
     alive = (unmasked > 0).to(tl.float32)
     queries = first_q + tl.arange(0, BLOCK_Q)
     if HAS_BIAS:
-        bias += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
+        bias_ptr += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
 
-    q_tile, grad, lse_tile, delta_tile = load_queries(
-        q, grad_o, lse + start, delta + start, q_strides[2], grad_o_strides[2],
+    q, grad_o, lse, delta = load_queries(
+        q_ptr, grad_o_ptr, lse_ptr + start, delta_ptr + start, q_strides[2], grad_o_strides[2],
         first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
     )  # fmt: skip
-    total = tl.zeros((BLOCK_Q, q_tile.shape[1]), tl.float32)
+    grad_q = tl.zeros((BLOCK_Q, q.shape[1]), tl.float32)
     for first_k in range(0, num_keys, BLOCK_K):
         keys = first_k + tl.arange(0, BLOCK_K)
-        k_tile = load(k, k_strides[2], first_k, num_keys, C, BLOCK_K)
-        v_tile = load(v, v_strides[2], first_k, num_keys, C, BLOCK_K)
+        k = load(k_ptr, k_strides[2], first_k, num_keys, C, BLOCK_K)
+        v = load(v_ptr, v_strides[2], first_k, num_keys, C, BLOCK_K)
         s = logits(
-            q_tile, k_tile, queries, keys, bias, bias_strides, mask, mask_strides[2],
+            q, k, queries, keys, bias_ptr, bias_strides, mask_ptr, mask_strides[2],
             num_queries, num_keys, unmasked, alive, HAS_BIAS,
         )  # fmt: skip
-        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse_tile[:, None])
-        grad_s = p * (tl.dot(grad, tl.trans(v_tile), input_precision="ieee") - delta_tile[:, None])
-        total = tl.dot(grad_s.to(k_tile.dtype), k_tile, total, input_precision="ieee")
-    store(grad_q, total * scale, grad_q_strides[2], first_q, num_queries, C, BLOCK_Q)
+        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse[:, None])
+        grad_s = p * (tl.dot(grad_o, tl.trans(v), input_precision="ieee") - delta[:, None])
+        grad_q = tl.dot(grad_s.to(k.dtype), k, grad_q, input_precision="ieee")
+    store(grad_q_ptr, grad_q * scale, grad_q_strides[2], first_q, num_queries, C, BLOCK_Q)
 
 
 @triton.jit
 def attention_backward_keys_kernel(
-    q, k, v, mask, bias, lse, delta, grad_o, grad_k, grad_v,
+    q_ptr, k_ptr, v_ptr, mask_ptr, bias_ptr, lse_ptr, delta_ptr, grad_o_ptr, grad_k_ptr, grad_v_ptr,
     q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_o_strides,
     grad_k_strides, grad_v_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     C: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
@@ -221,48 +222,50 @@ def attention_backward_keys_kernel(
     Logits are transposed (keys x queries), so that the weights are left operands as they come.
     """
     batch, row, head, first_k = place_of_cta(num_rows, num_heads, BLOCK_K)
-    q, k, v = place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head)
-    grad_o += row_offset(grad_o_strides, batch, row, head)
-    grad_k += row_offset(grad_k_strides, batch, row, head)
-    grad_v += row_offset(grad_v_strides, batch, row, head)
-    mask += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
+    q_ptr += row_offset(q_strides, batch, row, head)
+    k_ptr += row_offset(k_strides, batch, row, head)
+    v_ptr += row_offset(v_strides, batch, row, head)
+    grad_o_ptr += row_offset(grad_o_strides, batch, row, head)
+    grad_k_ptr += row_offset(grad_k_strides, batch, row, head)
+    grad_v_ptr += row_offset(grad_v_strides, batch, row, head)
+    mask_ptr += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
     start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
-    unmasked = count_unmasked(mask, mask_strides[2], num_keys, BLOCK_K)
+    unmasked = count_unmasked(mask_ptr, mask_strides[2], num_keys, BLOCK_K)
     alive = (unmasked > 0).to(tl.float32)
     keys = first_k + tl.arange(0, BLOCK_K)
-    added = masked_terms(mask, mask_strides[2], keys, num_keys, unmasked)
+    added = masked_terms(mask_ptr, mask_strides[2], keys, num_keys, unmasked)
     if HAS_BIAS:
-        bias += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
+        bias_ptr += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
 
-    k_tile = load(k, k_strides[2], first_k, num_keys, C, BLOCK_K)
-    v_tile = load(v, v_strides[2], first_k, num_keys, C, BLOCK_K)
-    total_k = tl.zeros((BLOCK_K, k_tile.shape[1]), tl.float32)
-    total_v = tl.zeros((BLOCK_K, k_tile.shape[1]), tl.float32)
+    k = load(k_ptr, k_strides[2], first_k, num_keys, C, BLOCK_K)
+    v = load(v_ptr, v_strides[2], first_k, num_keys, C, BLOCK_K)
+    grad_k = tl.zeros((BLOCK_K, k.shape[1]), tl.float32)
+    grad_v = tl.zeros((BLOCK_K, k.shape[1]), tl.float32)
     for first_q in range(0, num_queries, BLOCK_Q):
         queries = first_q + tl.arange(0, BLOCK_Q)
-        q_tile, grad, lse_tile, delta_tile = load_queries(
-            q, grad_o, lse + start, delta + start, q_strides[2], grad_o_strides[2],
+        q, grad_o, lse, delta = load_queries(
+            q_ptr, grad_o_ptr, lse_ptr + start, delta_ptr + start, q_strides[2], grad_o_strides[2],
             first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
         )  # fmt: skip
-        s = tl.dot(k_tile, tl.trans(q_tile), input_precision="ieee")
+        s = tl.dot(k, tl.trans(q), input_precision="ieee")
         if HAS_BIAS:
             s += load_bias(
-                bias, bias_strides, queries[None, :], keys[:, None], num_queries, num_keys
+                bias_ptr, bias_strides, queries[None, :], keys[:, None], num_queries, num_keys
             )
         s = s * alive + added[:, None]
-        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse_tile[None, :])
-        total_v = tl.dot(p.to(grad.dtype), grad, total_v, input_precision="ieee")
-        grad_p = tl.dot(v_tile, tl.trans(grad), input_precision="ieee")
-        grad_s = (p * (grad_p - delta_tile[None, :])).to(q_tile.dtype)
-        total_k = tl.dot(grad_s, q_tile, total_k, input_precision="ieee")
+        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse[None, :])
+        grad_v = tl.dot(p.to(grad_o.dtype), grad_o, grad_v, input_precision="ieee")
+        grad_p = tl.dot(v, tl.trans(grad_o), input_precision="ieee")
+        grad_s = (p * (grad_p - delta[None, :])).to(q.dtype)
+        grad_k = tl.dot(grad_s, q, grad_k, input_precision="ieee")
     # The scaled queries are divided by BIAS_SCALE.
-    store(grad_k, total_k * BIAS_SCALE, grad_k_strides[2], first_k, num_keys, C, BLOCK_K)
-    store(grad_v, total_v, grad_v_strides[2], first_k, num_keys, C, BLOCK_K)
+    store(grad_k_ptr, grad_k * BIAS_SCALE, grad_k_strides[2], first_k, num_keys, C, BLOCK_K)
+    store(grad_v_ptr, grad_v, grad_v_strides[2], first_k, num_keys, C, BLOCK_K)
 
 
 @triton.jit
 def attention_backward_bias_kernel(
-    q, k, v, mask, bias, lse, delta, grad_o, partial,
+    q_ptr, k_ptr, v_ptr, mask_ptr, bias_ptr, lse_ptr, delta_ptr, grad_o_ptr, partial_ptr,
     q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_o_strides,
     partial_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     C: tl.constexpr, BIAS_SCALE: tl.constexpr,
@@ -280,39 +283,37 @@ def attention_backward_bias_kernel(
     group = tl.program_id(0) // (num_k_blocks * num_q_blocks * num_heads)
     queries = first_q + tl.arange(0, BLOCK_Q)
     keys = first_k + tl.arange(0, BLOCK_K)
-    mask += batch.to(tl.int64) * mask_strides[0]
-    bias += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
-    bias_tile = load_bias(
-        bias, bias_strides, queries[:, None], keys[None, :], num_queries, num_keys
-    )
+    mask_ptr += batch.to(tl.int64) * mask_strides[0]
+    bias_ptr += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
+    bias = load_bias(bias_ptr, bias_strides, queries[:, None], keys[None, :], num_queries, num_keys)
     total = tl.zeros((BLOCK_Q, BLOCK_K), tl.float32)
     for i in range(tl.minimum(ROWS, num_rows - group * ROWS)):
         row = group * ROWS + i
         start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
-        q_tile, grad, lse_tile, delta_tile = load_queries(
-            q + row_offset(q_strides, batch, row, head),
-            grad_o + row_offset(grad_o_strides, batch, row, head),
-            lse + start, delta + start, q_strides[2], grad_o_strides[2],
+        q, grad_o, lse, delta = load_queries(
+            q_ptr + row_offset(q_strides, batch, row, head),
+            grad_o_ptr + row_offset(grad_o_strides, batch, row, head),
+            lse_ptr + start, delta_ptr + start, q_strides[2], grad_o_strides[2],
             first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
         )  # fmt: skip
         offset = row_offset(k_strides, batch, row, head)
-        k_tile = load(k + offset, k_strides[2], first_k, num_keys, C, BLOCK_K)
+        k = load(k_ptr + offset, k_strides[2], first_k, num_keys, C, BLOCK_K)
         offset = row_offset(v_strides, batch, row, head)
-        v_tile = load(v + offset, v_strides[2], first_k, num_keys, C, BLOCK_K)
-        mask_row = mask + row.to(tl.int64) * mask_strides[1]
-        unmasked = count_unmasked(mask_row, mask_strides[2], num_keys, BLOCK_K)
-        added = masked_terms(mask_row, mask_strides[2], keys, num_keys, unmasked)
-        s = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") + bias_tile
+        v = load(v_ptr + offset, v_strides[2], first_k, num_keys, C, BLOCK_K)
+        mask_row_ptr = mask_ptr + row.to(tl.int64) * mask_strides[1]
+        unmasked = count_unmasked(mask_row_ptr, mask_strides[2], num_keys, BLOCK_K)
+        added = masked_terms(mask_row_ptr, mask_strides[2], keys, num_keys, unmasked)
+        s = tl.dot(q, tl.trans(k), input_precision="ieee") + bias
         s = s * (unmasked > 0).to(tl.float32) + added[None, :]
-        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse_tile[:, None])
-        grad_p = tl.dot(grad, tl.trans(v_tile), input_precision="ieee")
-        total += p * (grad_p - delta_tile[:, None])
+        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse[:, None])
+        grad_p = tl.dot(grad_o, tl.trans(v), input_precision="ieee")
+        total += p * (grad_p - delta[:, None])
     start = (group * tl.num_programs(1) + batch).to(tl.int64) * num_heads + head
-    partial += start * num_queries * num_keys
+    partial_ptr += start * num_queries * num_keys
     offsets = queries[:, None].to(tl.int64) * partial_strides[0]
     offsets += keys[None, :].to(tl.int64) * partial_strides[1]
     inside = (queries[:, None] < num_queries) & (keys[None, :] < num_keys)
-    tl.store(partial + offsets, total * BIAS_SCALE, mask=inside)
+    tl.store(partial_ptr + offsets, total * BIAS_SCALE, mask=inside)
 
 
 def backward(
