@@ -32,16 +32,16 @@ def row_offsets(rows, geometry, ROW_DIMS: tl.constexpr):
 
 
 @triton.jit
-def elements(pointer, geometry, rows, columns, ROW_DIMS: tl.constexpr):
+def elements(ptr, geometry, rows, columns, ROW_DIMS: tl.constexpr):
     """Addresses of the elements of some rows; for the strides see `rows.Rows.geometry`."""
     offsets = row_offsets(rows, geometry, ROW_DIMS)[:, None] + columns[None, :] * geometry[5]
-    return pointer + offsets
+    return ptr + offsets
 
 
 @triton.jit
-def load_rows(pointer, geometry, rows, columns, inside, ROW_DIMS: tl.constexpr):
+def load_rows(ptr, geometry, rows, columns, inside, ROW_DIMS: tl.constexpr):
     """Rows of a tensor of any strides; 0 where not ``inside``."""
-    places = elements(pointer, geometry, rows, columns, ROW_DIMS)
+    places = elements(ptr, geometry, rows, columns, ROW_DIMS)
     return tl.load(places, mask=inside, other=0.0)
 
 

@@ -24,7 +24,7 @@ MAX_ROWS = 1 << 21
 
 
 @triton.jit
-def load_matrix(ptr, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FITS: tl.constexpr):
+def load_weight(ptr, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FITS: tl.constexpr):
     """A block of a contiguous matrix; 0 outside, where it does not fit in whole blocks."""
     ptrs = ptr + rows[:, None] * COLUMNS + columns[None, :]
     if FITS:
@@ -68,8 +68,8 @@ def transition_forward_kernel(
     out = x.to(tl.float32) + bias[None, :]  # before the loop, where x is at hand
     for start in range(0, H, BLOCK_H):
         h = start + tl.arange(0, BLOCK_H)
-        up = load_matrix(up_ptr, h, channels, H, C, FITS)
-        down = load_matrix(down_ptr, channels, h, C, H, FITS)
+        up = load_weight(up_ptr, h, channels, H, C, FITS)
+        down = load_weight(down_ptr, channels, h, C, H, FITS)
         up_bias = tl.load(up_bias_ptr + h, mask=h < H, other=0.0).to(tl.float32)
         hidden = tl.dot(normed, up.T, input_precision=PRECISION) + up_bias[None, :]
         hidden = tl.maximum(hidden, 0.0).to(x.dtype)
@@ -105,10 +105,10 @@ def transition_hidden_kernel(
         c = start + tl.arange(0, BLOCK_C)
         inside = row_inside & (c < C)[None, :]
         normed = tl.load(normed_rows + c[None, :], mask=inside, other=0.0)
-        up = load_matrix(up_ptr, h, c, H, C, FITS)
+        up = load_weight(up_ptr, h, c, H, C, FITS)
         hidden = tl.dot(normed, up.T, hidden, input_precision=PRECISION)
         grad = tl.load(grad_rows + c[None, :], mask=inside, other=0.0)
-        down = load_matrix(down_ptr, c, h, C, H, FITS)
+        down = load_weight(down_ptr, c, h, C, H, FITS)
         grad_hidden = tl.dot(grad, down, grad_hidden, input_precision=PRECISION)
         if first_h == 0:
             sums = tl.sum(grad.to(tl.float32), axis=0)

@@ -36,26 +36,26 @@ def row_offset(strides, batch, row, head):
 
 
 @triton.jit
-def positions(pointer, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
+def positions(ptr, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
     """Addresses (BLOCK, C) of consecutive positions, and which of them exist."""
     BLOCK_C: tl.constexpr = max(16, triton.next_power_of_2(C))
     n = first + tl.arange(0, BLOCK)
     c = tl.arange(0, BLOCK_C)
     inside = (n[:, None] < count) & (c[None, :] < C)
-    return pointer + n[:, None].to(tl.int64) * stride + c[None, :], inside
+    return ptr + n[:, None].to(tl.int64) * stride + c[None, :], inside
 
 
 @triton.jit
-def load(pointer, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
+def load(ptr, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
     """Tile (BLOCK, C padded to a power of two), zero where there is nothing."""
-    addresses, inside = positions(pointer, stride, first, count, C, BLOCK)
+    addresses, inside = positions(ptr, stride, first, count, C, BLOCK)
     return tl.load(addresses, mask=inside, other=0.0)
 
 
 @triton.jit
-def store(pointer, tile, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
-    addresses, inside = positions(pointer, stride, first, count, C, BLOCK)
-    tl.store(addresses, tile.to(pointer.dtype.element_ty), mask=inside)
+def store(ptr, tile, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
+    addresses, inside = positions(ptr, stride, first, count, C, BLOCK)
+    tl.store(addresses, tile.to(ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -78,7 +78,7 @@ def compute(cta):
             weight = cta.weight.index(half).permute((1, 0))
             value = mma(normed, weight, zero, use_acc=False, is_async=True)
             opened = parts.sigmoid(widen(cta.gate.index(half).load(HALF)))
-            bias = parts.columns(cta.bias + half * 64, HALF)
+            bias = parts.load_row(cta.bias + half * 64, HALF)
             value = mma_wait(0, [value])
             value = (value + bias) * opened
             if cta.SHARED is not None:

@@ -51,7 +51,7 @@ def load(cta):
     parts.load_weight(cta.weight_desc, cta.weight_full, cta.weight)
     for i in range(parts.num_rounds(cta.num_positions)):
         for w in gl.static_range(GROUPS):
-            first = parts.tile_of(i, w)
+            first = parts.first_position(i, w)
             if first < cta.num_positions:
                 slot = ring.wait_empty(cta.product, i, bytes, w)
                 ring.copy(cta.product, slot, [0, first])
@@ -76,13 +76,13 @@ def differentiate(w, cta):
     transposed_smem = reinterpret(cta.gate, dtype, whole, cta.grad_product_desc.layout)
     bits = no_bits()
     i = gl.to_tensor(0)
-    first = parts.tile_of(i, w)
-    next_mean = parts.by_position(cta.mean, first, cta.num_positions, WHOLE)
-    next_rstd = parts.by_position(cta.rstd, first, cta.num_positions, WHOLE)
+    first = parts.first_position(i, w)
+    next_mean = parts.load_column(cta.mean, first, cta.num_positions, WHOLE)
+    next_rstd = parts.load_column(cta.rstd, first, cta.num_positions, WHOLE)
     while first < cta.num_positions:
         if cta.SHARED is not None:
             sizes = cta.num_positions, cta.size_i, cta.size_j
-            if (i == 0) | other_mask(first, parts.tile_of(i - 1, w), *sizes, cta.SHARED):
+            if (i == 0) | other_mask(first, parts.first_position(i - 1, w), *sizes, cta.SHARED):
                 bits = draw(first, cta.dropped, *sizes, cta.SHARED, C // 32)
         mean_P, rstd_P = next_mean, next_rstd
         slot = ring.wait_full(cta.product, i, w)
@@ -120,9 +120,9 @@ def differentiate(w, cta):
             # Under the product: after the loop, which thread announces would be kept, and spilled.
             mbarrier.arrive(cta.ready.index(slot), pred=half == HALVES - 1)
             grad_hat = mma_wait(0, [grad_hat])
-        following = parts.tile_of(i + 1, w)
-        next_mean = parts.by_position(cta.mean, following, cta.num_positions, WHOLE)
-        next_rstd = parts.by_position(cta.rstd, following, cta.num_positions, WHOLE)
+        following = parts.first_position(i + 1, w)
+        next_mean = parts.load_column(cta.mean, following, cta.num_positions, WHOLE)
+        next_rstd = parts.load_column(cta.rstd, following, cta.num_positions, WHOLE)
         x_hat = widen(product.load(WHOLE))
         mean_product = parts.row_sum(grad_hat * x_hat) * (1.0 / C)
         mean_grad = parts.row_sum(grad_hat) * (1.0 / C)
@@ -134,7 +134,7 @@ def differentiate(w, cta):
         fence_async_shared()
         async_store(cta.grad_product_desc, [0, first], transposed)
         i += 1
-        first = parts.tile_of(i, w)
+        first = parts.first_position(i, w)
     tma.store_wait(0)
 
 
@@ -145,8 +145,8 @@ def fold(cta):
     WHOLE: gl.constexpr = mma_layout(C)
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, WHOLE))
     # They come from memory, too: while the weight does.
-    norm_weight = parts.raw_columns(cta.norm_weight, WHOLE)
-    norm_bias = parts.raw_columns(cta.norm_bias, WHOLE)
+    norm_weight = parts.load_raw_row(cta.norm_weight, WHOLE)
+    norm_bias = parts.load_raw_row(cta.norm_bias, WHOLE)
     first_bias = gl.load(cta.bias + row)
     last_bias = gl.load(cta.bias + C - 64 + row)
     mbarrier.wait(cta.weight_full, 0)
@@ -173,7 +173,7 @@ def add_up(cta):
     sums = zeros(C, SUMS)
     for i in range(parts.num_rounds(cta.num_positions)):
         for w in range(GROUPS):
-            if parts.tile_of(i, w) < cta.num_positions:
+            if parts.first_position(i, w) < cta.num_positions:
                 slot = ring.slot(cta.product, i, w)
                 mbarrier.wait(cta.ready.index(slot), ring.phase(cta.product, i, w))
                 x_hat = cta.product.slots.index(slot).permute((1, 0))

@@ -39,7 +39,7 @@ SM_REGISTERS = 65536
 
 
 @gluon.jit
-def tile_of(i, w):
+def first_position(i, w):
     """First position of the tile number ``i`` of a warp group."""
     return ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * ROWS
 
@@ -128,27 +128,27 @@ def opaque(x):
 
 
 @gluon.jit
-def by_position(pointer, first, num_positions, LAYOUT: gl.constexpr):
+def load_column(ptr, first, num_positions, LAYOUT: gl.constexpr):
     """Numbers of the positions ``first`` and following of a tile of this layout.
 
     Beyond the end they are the last one's: what TMA brings from there is 0 in any case.
     """
     position = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))
-    return gl.load(pointer + gl.minimum(position, opaque(num_positions) - 1)).to(gl.float32)
+    return gl.load(ptr + gl.minimum(position, opaque(num_positions) - 1)).to(gl.float32)
 
 
 @gluon.jit
-def raw_columns(pointer, LAYOUT: gl.constexpr):
+def load_raw_row(ptr, LAYOUT: gl.constexpr):
     """A vector as a row beside tiles of this layout, which has as many columns; in its own type."""
     SIZE: gl.constexpr = LAYOUT.instr_shape[1]
     index = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LAYOUT))
-    return gl.load(pointer + index)[None, :]
+    return gl.load(ptr + index)[None, :]
 
 
 @gluon.jit
-def columns(pointer, LAYOUT: gl.constexpr):
-    """Same as `raw_columns`, in float32."""
-    return raw_columns(pointer, LAYOUT).to(gl.float32)
+def load_row(ptr, LAYOUT: gl.constexpr):
+    """Same as `load_raw_row`, in float32."""
+    return load_raw_row(ptr, LAYOUT).to(gl.float32)
 
 
 @gluon.jit
@@ -170,7 +170,7 @@ def normalised(x, first, cta):
     position = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, WHOLE))
     gl.store(cta.mean + position, mean, mask=position < cta.num_positions)
     gl.store(cta.rstd + position, rstd, mask=position < cta.num_positions)
-    return x_hat * columns(cta.norm_weight, WHOLE) + columns(cta.norm_bias, WHOLE)
+    return x_hat * load_row(cta.norm_weight, WHOLE) + load_row(cta.norm_bias, WHOLE)
 
 
 def num_ctas(sizes: Sizes, x: Tensor) -> int:

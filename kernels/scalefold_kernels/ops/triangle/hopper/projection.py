@@ -38,7 +38,7 @@ def load(cta):
             async_load(cta.weights[i], [half * 64, 0], cta.weight_full, memory)
     for i in range(parts.num_rounds(cta.num_positions)):
         for w in gl.static_range(GROUPS):
-            first = parts.tile_of(i, w)
+            first = parts.first_position(i, w)
             if first < cta.num_positions:
                 ring.load(cta.z, i, [first, 0], w)
 
@@ -61,10 +61,10 @@ def compute(w, cta):
     dtype: gl.constexpr = cta.gate_desc.dtype
     mbarrier.wait(cta.weight_full, 0)
     for i in range(parts.num_rounds(cta.num_positions)):
-        first = parts.tile_of(i, w)
+        first = parts.first_position(i, w)
         if first < cta.num_positions:
             inverse_mask = parts.invert_mask(
-                parts.by_position(cta.mask, first, cta.num_positions, HALF)
+                parts.load_column(cta.mask, first, cta.num_positions, HALF)
             )
             slot = ring.wait_full(cta.z, i, w)
             x = widen(cta.z.slots.index(slot).load(WHOLE))
@@ -87,9 +87,11 @@ def compute(w, cta):
                         next_opened = multiply(normed, cta.weight, weight + HALVES)
                         next_value = multiply(normed, cta.weight, weight + 2 * HALVES - 1)
                     opened, value = mma_wait(2, [opened, value])
-                    bias = parts.columns(cta.biases[2 * side + 1] + half * 64, HALF) * -parts.LOG2E
+                    bias = parts.load_row(cta.biases[2 * side + 1] + half * 64, HALF) * -parts.LOG2E
                     opened = parts.open_gate(opened, bias, inverse_mask[:, None])
-                    value = (value + parts.columns(cta.biases[2 * side] + half * 64, HALF)) * opened
+                    value = (
+                        value + parts.load_row(cta.biases[2 * side] + half * 64, HALF)
+                    ) * opened
                     out = cta.out.index(2 * w + (side * HALVES + half) % 2)
                     # The result before the last has left this place.
                     tma.store_wait(1)
@@ -103,7 +105,7 @@ def compute(w, cta):
                     logit = opened
                 else:
                     logit = value
-                logit += parts.columns(cta.biases[4] + half * 64, HALF)
+                logit += parts.load_row(cta.biases[4] + half * 64, HALF)
                 out = cta.out.index(w * 2 + half)
                 tma.store_wait(1)
                 out.store(logit.to(dtype))

@@ -116,7 +116,7 @@ def differentiate_operand(grad_normed, normed, mask_P, first, step, n, m, cta):
     value_smem = cta.blocks.slots.index(value_slot)
     value = widen(value_smem.permute((1, 0)).load(HALF))
     bias = gl.where(side == 0, cta.a_gate_bias, cta.b_gate_bias) + channel
-    bias = parts.columns(bias, HALF) * -LOG2E
+    bias = parts.load_row(bias, HALF) * -LOG2E
     opened = mma_wait(0, [opened])
     opened = parts.open_gate(opened, bias, 1.0)
     grad_value = (grad * opened * mask_P[:, None]).to(dtype)
@@ -152,14 +152,14 @@ def compute(cta):
     dtype: gl.constexpr = cta.grad_z_desc.dtype
     i = gl.to_tensor(0)
     start = gl.program_id(0) * ROWS
-    next_mean = parts.by_position(cta.mean, start, cta.num_positions, WHOLE)
-    next_rstd = parts.by_position(cta.rstd, start, cta.num_positions, WHOLE)
+    next_mean = parts.load_column(cta.mean, start, cta.num_positions, WHOLE)
+    next_rstd = parts.load_column(cta.rstd, start, cta.num_positions, WHOLE)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         first = tile * ROWS
         mean_P, rstd_P = next_mean, next_rstd
-        mask_P = parts.by_position(cta.mask, first, cta.num_positions, HALF)
-        norm_weight = parts.raw_columns(cta.norm_weight, WHOLE)
-        norm_bias = parts.raw_columns(cta.norm_bias, WHOLE)
+        mask_P = parts.load_column(cta.mask, first, cta.num_positions, HALF)
+        norm_weight = parts.load_raw_row(cta.norm_weight, WHOLE)
+        norm_bias = parts.load_raw_row(cta.norm_bias, WHOLE)
         whole = ring.wait_full(cta.wholes, i)
         z = cta.wholes.slots.index(whole)
         x_hat = (widen(z.load(WHOLE)) - mean_P[:, None]) * rstd_P[:, None]
@@ -180,10 +180,10 @@ def compute(cta):
             grad_gate = cta.blocks.slots.index(ring.wait_full(cta.blocks, n + half))
             grad_normed = mma(grad_gate, weight, grad_normed, is_async=True)
         # What comes from memory, now, while the products are under way.
-        norm_weight = parts.raw_columns(cta.norm_weight, WHOLE)
+        norm_weight = parts.load_raw_row(cta.norm_weight, WHOLE)
         following = first + gl.num_programs(0) * ROWS
-        next_mean = parts.by_position(cta.mean, following, cta.num_positions, WHOLE)
-        next_rstd = parts.by_position(cta.rstd, following, cta.num_positions, WHOLE)
+        next_mean = parts.load_column(cta.mean, following, cta.num_positions, WHOLE)
+        next_rstd = parts.load_column(cta.rstd, following, cta.num_positions, WHOLE)
         grad_normed = mma_wait(0, [grad_normed])
         for half in gl.static_range(HALVES):
             mbarrier.arrive(cta.weights.empty.index(ring.slot(cta.weights, m + half)))
