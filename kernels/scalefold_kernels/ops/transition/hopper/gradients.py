@@ -21,8 +21,9 @@ from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, zeros
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.transition.hopper import parts
-from scalefold_kernels.ops.transition.hopper.parts import COLUMNS, DEPTH, relu
+from scalefold_kernels.ops.transition.hopper.parts import DEPTH, relu
 from scalefold_kernels.ops.transition.op import Parameters, tile_of
+from scalefold_kernels.smem import SUMS
 from scalefold_kernels.tma import tiles_of
 
 Cta = namedtuple(
@@ -113,7 +114,7 @@ def compute_gradient(cta):
     first, part = gl.program_id(0) * cta.BLOCK_H, gl.program_id(1)
     start = part * cta.rows_per_part
     product = zeros(cta.BLOCK_H, cta.BLOCK_C)
-    total = zeros(cta.BLOCK_H, COLUMNS)
+    total = zeros(cta.BLOCK_H, SUMS)
     down_t = cta.down.permute((1, 0))
     mbarrier.wait(cta.weights_full, 0)
     i = gl.to_tensor(0)
@@ -155,7 +156,7 @@ def transition_gradients_hopper_kernel(
 ):  # fmt: skip
     """See the module. ``out`` (2, parts, H, C), ``sums`` (parts, H), over a part's rows each."""
     dtype: gl.constexpr = normed_desc.dtype
-    ones = parts.new_columns(1, dtype).index(0)
+    ones = parts.new_columns(1).index(0)
     up, down = smem.tile(up_desc), smem.tile(down_desc)
     normed = ring.new(normed_desc, STAGES, 2)
     grad = ring.along(normed, grad_desc, STAGES)

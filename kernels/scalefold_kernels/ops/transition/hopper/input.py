@@ -19,8 +19,9 @@ from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen, zeros
 from scalefold_kernels.ops.transition.hopper import parts
-from scalefold_kernels.ops.transition.hopper.parts import COLUMNS, DEPTH
+from scalefold_kernels.ops.transition.hopper.parts import DEPTH
 from scalefold_kernels.ops.transition.op import Parameters, tile_of
+from scalefold_kernels.smem import SUMS
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 WIDTH = gl.constexpr(32)
@@ -135,8 +136,8 @@ def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
 
 @gluon.jit
 def compute(w: gl.constexpr, cta):
-    SUM: gl.constexpr = mma_layout(COLUMNS)
-    total = zeros(cta.BLOCK_C, COLUMNS)
+    SUM: gl.constexpr = mma_layout(SUMS)
+    total = zeros(cta.BLOCK_C, SUMS)
     STEPS: gl.constexpr = (cta.H + DEPTH - 1) // DEPTH
     i = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
@@ -165,7 +166,7 @@ def compute(w: gl.constexpr, cta):
         if w == 0:
             i = skip(cta, i)
             i = skip(cta, i)
-    kind = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, SUM))[None, :]
+    kind = gl.arange(0, SUMS, layout=gl.SliceLayout(0, SUM))[None, :]
     # Else these channels, too, would be computed before the loop.
     c = opaque_zero(i) + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, SUM))[:, None]
     part = kind * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
@@ -179,7 +180,7 @@ def transition_input_hopper_kernel(
     UNROLL: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``sums`` (2, 2 CTAs, C) over each group's rows."""
-    ones = parts.new_columns(2, x_desc.dtype)
+    ones = parts.new_columns(2)
     left = smem.tiles(grad_hidden_desc, 2 * STAGES)
     up = ring.new(up_desc, STAGES, 2)
     x, grad = ring.beside(up, x_desc), ring.beside(up, grad_desc)
