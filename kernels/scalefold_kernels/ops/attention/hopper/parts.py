@@ -15,9 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, reinterpret
 from scalefold_kernels.gluon import mma_layout, widen, zeros
-
-LOG2E = gl.constexpr(1.4426950408889634)
-MASKED_LOGIT = gl.constexpr(-1e9)
+from scalefold_kernels.ops.attention.triton.forward import LOG2E, MASKED_LOGIT
 
 # BIAS_SCALE is the unit of logits, see `op.attention`. Without a bias, logits are plain products:
 # their unit is the scale. Backward multiplies queries only with ``SCALE_Q``.

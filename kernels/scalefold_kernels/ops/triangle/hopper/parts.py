@@ -16,7 +16,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_load
 from scalefold_kernels.gluon import ROWS
-from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.gpu import SM_REGISTERS, num_sms
 from scalefold_kernels.ops.norm.triton import EPS
 from scalefold_kernels.ops.triangle.arguments import Sizes
 from scalefold_kernels.tma import tiles_of, within_reach
@@ -34,8 +34,6 @@ LOADER_REGISTERS = gl.constexpr(40)
 
 THREADS = 256
 """Threads of a CTA with one warp group that computes; its loader counts as a whole group."""
-
-SM_REGISTERS = 65536
 
 
 @gluon.jit
