@@ -26,7 +26,7 @@ from scalefold_kernels.tma import padded, tiles_of
 
 Cta = namedtuple(
     "Cta",
-    "out_desc bias key layer threshold scale key_stride h x weight_desc weight weight_full "
+    "out_desc bias_ptr key_ptr layer threshold scale key_stride h x weight_desc weight weight_full "
     "mask_smem order C SHARED BLOCK_C COLUMN_BLOCKS",
 )
 
@@ -65,9 +65,9 @@ def compute(w, cta):
     sample, first, first_tile = start_of(w, cta)
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_C
     c = column + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(0, OUT))
-    bias = gl.load(cta.bias + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    bias = gl.load(cta.bias_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
     if cta.SHARED > 0:
-        state = mix(mix(gl.load(cta.key + sample * cta.key_stride), gl.to_tensor(0)), cta.layer)
+        state = mix(mix(gl.load(cta.key_ptr + sample * cta.key_stride), gl.to_tensor(0)), cta.layer)
     if cta.SHARED == 1:
         parts.hash_positions(cta.mask_smem.index(w), state, first, column, cta.threshold)
         factor = gl.where(parts.load_mask(cta.mask_smem.index(w)) != 0, cta.scale, 0.0)
@@ -102,8 +102,8 @@ def compute(w, cta):
 
 @gluon.jit(do_not_specialize=["layer"])
 def residual_linear_forward_hopper_kernel(
-    x_desc, h_desc, weight_desc, out_desc, bias, key, layer, threshold, scale, key_stride, order,
-    C: gl.constexpr, SHARED: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr,
+    x_desc, h_desc, weight_desc, out_desc, bias_ptr, key_ptr, layer, threshold, scale, key_stride,
+    order, C: gl.constexpr, SHARED: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr,
     COLUMN_BLOCKS: gl.constexpr, H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -118,9 +118,9 @@ def residual_linear_forward_hopper_kernel(
         gl.int8, [2, 8 if SHARED == 1 else 1, BLOCK_C], bits_layout
     )
     two_groups(Cta(
-        out_desc, bias, key, gl.to_tensor(layer), gl.to_tensor(threshold), gl.to_tensor(scale),
-        gl.to_tensor(key_stride), h, x, weight_desc, smem.tile(weight_desc), smem.barrier(),
-        mask_smem, parts.tensors(order), C, SHARED, BLOCK_C, COLUMN_BLOCKS,
+        out_desc, bias_ptr, key_ptr, gl.to_tensor(layer), gl.to_tensor(threshold),
+        gl.to_tensor(scale), gl.to_tensor(key_stride), h, x, weight_desc, smem.tile(weight_desc),
+        smem.barrier(), mask_smem, parts.tensors(order), C, SHARED, BLOCK_C, COLUMN_BLOCKS,
     ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 

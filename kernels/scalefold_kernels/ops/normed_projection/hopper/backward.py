@@ -35,10 +35,10 @@ PART = gl.constexpr(64)
 
 Cta = namedtuple(
     "Cta",
-    "norm_smem stats sums first_scale few_scale few_ptr few_stride few_stride_f normed_desc "
-    "grad_x_desc grad weight few_desc few_weight few_full few_smem ones spare_smem x through "
-    "num_rows num_tiles C D F BLOCKS SCALED FIRST_BIASED BLOCK_C BLOCK_D BLOCK_F FEW HAS_THROUGH "
-    "HAS_FEW",
+    "norm_smem stats_ptr sums_ptr first_scale few_scale few_ptr few_stride few_stride_f "
+    "normed_desc grad_x_desc grad weight few_desc few_weight few_full few_smem ones spare_smem x "
+    "through num_rows num_tiles C D F BLOCKS SCALED FIRST_BIASED BLOCK_C BLOCK_D BLOCK_F FEW "
+    "HAS_THROUGH HAS_FEW",
 )
 
 
@@ -191,7 +191,7 @@ def write_sums(w, norm_sums, bias_sums, weight_sum, cta, FIRST: gl.constexpr):
     TRANSPOSED: gl.constexpr = mma_layout(cta.FEW)
     BIAS: gl.constexpr = mma_layout(SUMS)
     worker = 2 * gl.program_id(0) + w
-    sums = cta.sums + worker * (2 * cta.C + cta.D - cta.FIRST_BIASED + cta.F * cta.C)
+    sums = cta.sums_ptr + worker * (2 * cta.C + cta.D - cta.FIRST_BIASED + cta.F * cta.C)
     # All columns of a product with ones are the same.
     one = gl.arange(0, SUMS, layout=gl.SliceLayout(0, BIAS))[None, :]
     for part in gl.static_range(cta.BLOCK_C // PART):
@@ -240,8 +240,8 @@ def compute(w, cta):
         few_tile = cta.few_smem.index(w + zero)
         # Loaded long before they are used.
         row = first + gl.arange(0, ROWS, layout=ROW)
-        mean = gl.load(cta.stats + row, mask=row < cta.num_rows, other=0.0)
-        rstd = gl.load(cta.stats + cta.num_rows + row, mask=row < cta.num_rows, other=0.0)
+        mean = gl.load(cta.stats_ptr + row, mask=row < cta.num_rows, other=0.0)
+        rstd = gl.load(cta.stats_ptr + cta.num_rows + row, mask=row < cta.num_rows, other=0.0)
         few = few_tile  # unused without HAS_FEW, but it must be defined
         if cta.HAS_FEW:
             few = load_few(cta, first, cta.BLOCK_F, A)
@@ -264,12 +264,12 @@ def compute(w, cta):
 
 @gluon.jit
 def normed_projection_backward_hopper_kernel(
-    grad_desc, weight_desc, few_desc, x_desc, through_desc, normed_desc, grad_x_desc, norm_weight,
-    norm_bias, stats, sums, first_scale, few_scale, few_ptr, few_stride, few_stride_f, num_rows,
-    num_tiles, C: gl.constexpr, D: gl.constexpr, F: gl.constexpr, SCALED: gl.constexpr,
-    FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_D: gl.constexpr, BLOCK_F: gl.constexpr,
-    STAGES: gl.constexpr, HAS_THROUGH: gl.constexpr, HAS_FEW: gl.constexpr,
-    GROUP_REGISTERS: gl.constexpr,
+    grad_desc, weight_desc, few_desc, x_desc, through_desc, normed_desc, grad_x_desc,
+    norm_weight_ptr, norm_bias_ptr, stats_ptr, sums_ptr, first_scale, few_scale, few_ptr,
+    few_stride, few_stride_f, num_rows, num_tiles, C: gl.constexpr, D: gl.constexpr,
+    F: gl.constexpr, SCALED: gl.constexpr, FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr,
+    BLOCK_D: gl.constexpr, BLOCK_F: gl.constexpr, STAGES: gl.constexpr, HAS_THROUGH: gl.constexpr,
+    HAS_FEW: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``sums`` (2 CTAs, 2 C + D - FIRST_BIASED + F C): of the groups' rows, for
     the norm's weight and bias, the projections' biases, and the weight of few outputs. Results of
@@ -281,8 +281,8 @@ def normed_projection_backward_hopper_kernel(
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     norm_smem = smem.numbers(gl.float32, 2, BLOCK_C)
     c = gl.arange(0, BLOCK_C, layout=flat)
-    norm_smem.index(0).store(gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32))
-    norm_smem.index(1).store(gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32))
+    norm_smem.index(0).store(gl.load(norm_weight_ptr + c, mask=c < C, other=0.0).to(gl.float32))
+    norm_smem.index(1).store(gl.load(norm_bias_ptr + c, mask=c < C, other=0.0).to(gl.float32))
     grad, weight = ring.new(grad_desc, 2 * STAGES, 1), ring.new(weight_desc, STAGES, 2)
     few_weight, few_smem = smem.tile(few_desc), smem.matrices(2, ROWS, FEW)
     x = ring.new(x_desc, 2, 1)
@@ -290,7 +290,7 @@ def normed_projection_backward_hopper_kernel(
     # No barrier without a wait: its memory is reused, see `smem`.
     few_full = smem.barrier() if HAS_FEW else x.full.index(0)
     two_groups(Cta(
-        norm_smem, stats, sums, first_scale, few_scale, few_ptr, gl.to_tensor(few_stride),
+        norm_smem, stats_ptr, sums_ptr, first_scale, few_scale, few_ptr, gl.to_tensor(few_stride),
         gl.to_tensor(few_stride_f), normed_desc, grad_x_desc, grad, weight, few_desc, few_weight,
         few_full, few_smem, ones, spare_smem, x, through, gl.to_tensor(num_rows),
         gl.to_tensor(num_tiles), C, D, F, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_D, BLOCK_F,

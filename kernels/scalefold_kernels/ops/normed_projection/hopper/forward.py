@@ -26,8 +26,8 @@ from scalefold_kernels.tma import num_ctas, padded, tiles_of
 # Names with ``few`` are of a narrow projection whose result is stored by itself.
 Cta = namedtuple(
     "Cta",
-    "norm_weight norm_bias bias first_biased first_scale few_scale few_ptr stats out_desc out_smem "
-    "x weight few_desc few_weight few_full num_rows sample_rows num_tiles "
+    "norm_weight_ptr norm_bias_ptr bias_ptr first_biased first_scale few_scale few_ptr stats_ptr "
+    "out_desc out_smem x weight few_desc few_weight few_full num_rows sample_rows num_tiles "
     "C D F SCALED BLOCKS BLOCK_C BLOCK_D BLOCK_F STAGES OUT_STAGES HAS_BIAS HAS_FEW",
 )
 
@@ -78,11 +78,11 @@ def normalised(tile, first, cta, L: gl.constexpr):
     c = gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(0, L))
     x_hat, mean, rstd = standardise(tile.load(L), cta.C)
     row = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
-    gl.store(cta.stats + row, mean, mask=row < cta.num_rows)
-    gl.store(cta.stats + cta.num_rows + row, rstd, mask=row < cta.num_rows)
+    gl.store(cta.stats_ptr + row, mean, mask=row < cta.num_rows)
+    gl.store(cta.stats_ptr + cta.num_rows + row, rstd, mask=row < cta.num_rows)
     # Both are 0 beyond C.
-    norm_weight = gl.load(cta.norm_weight + c, mask=c < cta.C, other=0.0).to(gl.float32)
-    norm_bias = gl.load(cta.norm_bias + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    norm_weight = gl.load(cta.norm_weight_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    norm_bias = gl.load(cta.norm_bias_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
     return (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(tile.dtype)
 
 
@@ -121,7 +121,7 @@ def compute(w, cta):
             if cta.HAS_BIAS:
                 d = block * cta.BLOCK_D + column
                 inside = (d >= cta.first_biased) & (d < cta.D)
-                bias = gl.load(cta.bias + d - cta.first_biased, mask=inside, other=0.0).to(
+                bias = gl.load(cta.bias_ptr + d - cta.first_biased, mask=inside, other=0.0).to(
                     gl.float32
                 )
             if cta.BLOCKS > cta.STAGES:
@@ -153,8 +153,8 @@ def compute(w, cta):
 
 @gluon.jit
 def normed_projection_forward_hopper_kernel(
-    x_desc, weight_desc, few_desc, out_desc, norm_weight, norm_bias, bias, first_scale, few_scale,
-    few_ptr, stats, first_biased, num_rows, sample_rows, num_tiles, C: gl.constexpr,
+    x_desc, weight_desc, few_desc, out_desc, norm_weight_ptr, norm_bias_ptr, bias_ptr, first_scale,
+    few_scale, few_ptr, stats_ptr, first_biased, num_rows, sample_rows, num_tiles, C: gl.constexpr,
     D: gl.constexpr, F: gl.constexpr, SCALED: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_D: gl.constexpr, BLOCK_F: gl.constexpr, STAGES: gl.constexpr,
     X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_FEW: gl.constexpr,
@@ -169,9 +169,9 @@ def normed_projection_forward_hopper_kernel(
     few_weight, out_smem = smem.tile(few_desc), smem.tiles(out_desc, 2 * OUT_STAGES)
     few_full = smem.barrier() if HAS_FEW else x.full.index(0)  # else unused
     two_groups(Cta(
-        norm_weight, norm_bias, bias, gl.to_tensor(first_biased), first_scale, few_scale, few_ptr,
-        stats, out_desc, out_smem, x, weight, few_desc, few_weight, few_full,
-        gl.to_tensor(num_rows), gl.to_tensor(sample_rows), gl.to_tensor(num_tiles),
+        norm_weight_ptr, norm_bias_ptr, bias_ptr, gl.to_tensor(first_biased), first_scale,
+        few_scale, few_ptr, stats_ptr, out_desc, out_smem, x, weight, few_desc, few_weight,
+        few_full, gl.to_tensor(num_rows), gl.to_tensor(sample_rows), gl.to_tensor(num_tiles),
         C, D, F, SCALED, BLOCKS, BLOCK_C, BLOCK_D, BLOCK_F, STAGES, OUT_STAGES, HAS_BIAS,
         HAS_FEW,
     ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip

@@ -24,8 +24,8 @@ from scalefold_kernels.tma import num_ctas, tiles_of
 
 Cta = namedtuple(
     "Cta",
-    "norm_weight norm_bias up_bias down_bias out_desc normed_desc stats x up down turns num_rows "
-    "num_tiles C H BLOCK_C BLOCK_H KEEP",
+    "norm_weight_ptr norm_bias_ptr up_bias_ptr down_bias_ptr out_desc normed_desc stats_ptr x up "
+    "down turns num_rows num_tiles C H BLOCK_C BLOCK_H KEEP",
 )
 
 
@@ -79,8 +79,8 @@ def normalise(tile, cta):
         piece = pieces[part]
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
         # Both are 0 beyond C.
-        norm_weight = gl.load(cta.norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
-        norm_bias = gl.load(cta.norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
+        norm_weight = gl.load(cta.norm_weight_ptr + c, mask=c < C, other=0.0).to(gl.float32)
+        norm_bias = gl.load(cta.norm_bias_ptr + c, mask=c < C, other=0.0).to(gl.float32)
         piece.store((x_hat * norm_weight[None, :] + norm_bias[None, :]).to(tile.dtype))
     return mean, rstd
 
@@ -112,13 +112,13 @@ def compute(w: gl.constexpr, cta):
         if cta.KEEP:
             async_store(cta.normed_desc, [row, 0], x_tile)
             r = row + gl.arange(0, ROWS, layout=ROW)
-            gl.store(cta.stats + r, mean, mask=r < cta.num_rows)
-            gl.store(cta.stats + cta.num_rows + r, rstd, mask=r < cta.num_rows)
+            gl.store(cta.stats_ptr + r, mean, mask=r < cta.num_rows)
+            gl.store(cta.stats_ptr + cta.num_rows + r, rstd, mask=r < cta.num_rows)
         out = widen(x)
         slot = ring.wait_full(cta.up, i)
         hidden = mma(x_tile, cta.up.slots.index(slot).permute((1, 0)), zero, use_acc=False)
         mbarrier.arrive(cta.up.empty.index(slot))
-        bias = load_bias(cta.up_bias, 0, h, cta.H, cta.BLOCK_H)
+        bias = load_bias(cta.up_bias_ptr, 0, h, cta.H, cta.BLOCK_H)
         for first in range(cta.BLOCK_H, last + cta.BLOCK_H, cta.BLOCK_H):
             left = gl.convert_layout(relu(hidden + bias.to(gl.float32)[None, :]), A)
             # The groups take turns with the tensor cores, group 0 first.
@@ -131,7 +131,7 @@ def compute(w: gl.constexpr, cta):
             up = cta.up.slots.index(following).permute((1, 0))
             hidden = mma(x_tile, up, zero, use_acc=False, is_async=True)
             mbarrier.arrive(cta.turns.index(1 - w))
-            bias = load_bias(cta.up_bias, first, h, cta.H, cta.BLOCK_H)
+            bias = load_bias(cta.up_bias_ptr, first, h, cta.H, cta.BLOCK_H)
             # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
             out, hidden = mma_wait(0, [out, hidden])
             mbarrier.arrive(cta.down.empty.index(slot))
@@ -142,7 +142,7 @@ def compute(w: gl.constexpr, cta):
         out = mma(left, cta.down.slots.index(slot).permute((1, 0)), out)
         mbarrier.arrive(cta.down.empty.index(slot))
         i += 1
-        out_bias = gl.load(cta.down_bias + c, mask=c < cta.C, other=0.0).to(gl.float32)
+        out_bias = gl.load(cta.down_bias_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
         if cta.KEEP:
             # The normalised rows have left: the result takes their place.
             tma.store_wait(0)
@@ -155,8 +155,8 @@ def compute(w: gl.constexpr, cta):
 
 @gluon.jit
 def transition_forward_hopper_kernel(
-    x_desc, up_desc, down_desc, out_desc, normed_desc, norm_weight, norm_bias, up_bias, down_bias,
-    stats, num_rows, num_tiles, C: gl.constexpr, H: gl.constexpr,
+    x_desc, up_desc, down_desc, out_desc, normed_desc, norm_weight_ptr, norm_bias_ptr, up_bias_ptr,
+    down_bias_ptr, stats_ptr, num_rows, num_tiles, C: gl.constexpr, H: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_SLOTS: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr, KEEP: gl.constexpr,
 ):  # fmt: skip
@@ -171,8 +171,8 @@ def transition_forward_hopper_kernel(
     if H > BLOCK_H:
         turns = smem.barriers(2, 1)
     two_groups(Cta(
-        norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats, x, up, down,
-        turns, gl.to_tensor(num_rows), gl.to_tensor(num_tiles),
+        norm_weight_ptr, norm_bias_ptr, up_bias_ptr, down_bias_ptr, out_desc, normed_desc,
+        stats_ptr, x, up, down, turns, gl.to_tensor(num_rows), gl.to_tensor(num_tiles),
         C, H, BLOCK_C, BLOCK_H, KEEP,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 

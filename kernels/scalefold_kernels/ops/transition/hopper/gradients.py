@@ -28,8 +28,8 @@ from scalefold_kernels.tma import tiles_of
 
 Cta = namedtuple(
     "Cta",
-    "grad_hidden_desc out sums up down normed grad hidden_smem hidden out_tile ones weights_full "
-    "num_rows rows_per_part up_desc down_desc up_bias C H BLOCK_C BLOCK_H",
+    "grad_hidden_desc out_ptr sums_ptr up down normed grad hidden_smem hidden out_tile ones "
+    "weights_full num_rows rows_per_part up_desc down_desc up_bias_ptr C H BLOCK_C BLOCK_H",
 )
 
 
@@ -62,13 +62,13 @@ def relu_backward(grad, out):
 
 
 @gluon.jit
-def write_product(product, out, part, first, C: gl.constexpr, H: gl.constexpr):
+def write_product(product, out_ptr, part, first, C: gl.constexpr, H: gl.constexpr):
     """Part of a sum over rows, of the H's from ``first`` and all C, to (parts, H, C)."""
     L: gl.constexpr = product.type.layout
     h = first + gl.arange(0, product.shape[0], layout=gl.SliceLayout(1, L))
     c = gl.arange(0, product.shape[1], layout=gl.SliceLayout(0, L))
     at = (part.to(gl.int64) * H + h)[:, None] * C + c[None, :]
-    gl.store(out + at, product, mask=(h < H)[:, None] & (c < C)[None, :])
+    gl.store(out_ptr + at, product, mask=(h < H)[:, None] & (c < C)[None, :])
 
 
 @gluon.jit
@@ -88,7 +88,7 @@ def compute_hidden(cta):
     first, part = gl.program_id(0) * cta.BLOCK_H, gl.program_id(1)
     start = part * cta.rows_per_part
     h = first + gl.arange(0, cta.BLOCK_H, layout=gl.SliceLayout(1, mma_layout(ROWS)))
-    bias = gl.load(cta.up_bias + h, mask=h < cta.H, other=0.0).to(gl.float32)[:, None]
+    bias = gl.load(cta.up_bias_ptr + h, mask=h < cta.H, other=0.0).to(gl.float32)[:, None]
     product = zeros(cta.BLOCK_H, cta.BLOCK_C)
     mbarrier.wait(cta.weights_full, 0)
     i = gl.to_tensor(0)
@@ -103,7 +103,7 @@ def compute_hidden(cta):
         product = mma_wait(0, [product])
         mbarrier.arrive(cta.normed.empty.index(slot))
         i += 1
-    write_product(product, cta.out, gl.num_programs(1) + part, first, cta.C, cta.H)
+    write_product(product, cta.out_ptr, gl.num_programs(1) + part, first, cta.C, cta.H)
 
 
 @gluon.jit
@@ -135,8 +135,8 @@ def compute_gradient(cta):
         product, total = mma_wait(0, [product, total])
         mbarrier.arrive(cta.normed.empty.index(slot))
         i += 1
-    write_product(product, cta.out, part, first, cta.C, cta.H)
-    write_product(total, cta.sums, part, first, 1, cta.H)
+    write_product(product, cta.out_ptr, part, first, cta.C, cta.H)
+    write_product(total, cta.sums_ptr, part, first, 1, cta.H)
     tma.store_wait(0)
 
 
@@ -150,9 +150,9 @@ def compute(w: gl.constexpr, cta):
 
 @gluon.jit
 def transition_gradients_hopper_kernel(
-    normed_desc, grad_desc, up_desc, down_desc, grad_hidden_desc, up_bias, out, sums, num_rows,
-    rows_per_part, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr,
-    STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
+    normed_desc, grad_desc, up_desc, down_desc, grad_hidden_desc, up_bias_ptr, out_ptr, sums_ptr,
+    num_rows, rows_per_part, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr,
+    BLOCK_H: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``out`` (2, parts, H, C), ``sums`` (parts, H), over a part's rows each."""
     dtype: gl.constexpr = normed_desc.dtype
@@ -163,9 +163,9 @@ def transition_gradients_hopper_kernel(
     hidden_smem = gl.allocate_shared_memory(dtype, [2, BLOCK_H, ROWS], grad_hidden_desc.layout)
     out_tile = gl.allocate_shared_memory(dtype, [BLOCK_H, ROWS], grad_hidden_desc.layout)
     two_groups(Cta(
-        grad_hidden_desc, out, sums, up, down, normed, grad, hidden_smem, ring.barriers(2, 1),
-        out_tile, ones, smem.barrier(), gl.to_tensor(num_rows), gl.to_tensor(rows_per_part),
-        up_desc, down_desc, up_bias, C, H, BLOCK_C, BLOCK_H,
+        grad_hidden_desc, out_ptr, sums_ptr, up, down, normed, grad, hidden_smem,
+        ring.barriers(2, 1), out_tile, ones, smem.barrier(), gl.to_tensor(num_rows),
+        gl.to_tensor(rows_per_part), up_desc, down_desc, up_bias_ptr, C, H, BLOCK_C, BLOCK_H,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 

@@ -32,8 +32,8 @@ NARROW = gl.constexpr(16)
 
 Cta = namedtuple(
     "Cta",
-    "norm_weight stats sums grad_x_desc left up x grad ones num_tiles num_rows grad_hidden_desc "
-    "C H BLOCK_C UNROLL",
+    "norm_weight_ptr stats_ptr sums_ptr grad_x_desc left up x grad ones num_tiles num_rows "
+    "grad_hidden_desc C H BLOCK_C UNROLL",
 )
 
 
@@ -95,7 +95,7 @@ def sums_over_channels(grad_normed, x_tile, mean, cta):
     product = total
     for part in gl.static_range(cta.BLOCK_C // NARROW):
         c = part * NARROW + column
-        norm_weight = gl.load(cta.norm_weight + c, mask=c < cta.C, other=0.0).to(gl.float32)
+        norm_weight = gl.load(cta.norm_weight_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
         grad = grads[part] * norm_weight[None, :]
         x = widen(x_tile.slice(part * NARROW, NARROW, dim=1).load(L))
         total += grad
@@ -112,8 +112,8 @@ def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
     L: gl.constexpr = mma_layout(WIDTH)
     ROW: gl.constexpr = gl.SliceLayout(1, L)
     r = row + gl.arange(0, ROWS, layout=ROW)
-    mean = gl.load(cta.stats + r, mask=r < cta.num_rows, other=0.0)
-    rstd = gl.load(cta.stats + cta.num_rows + r, mask=r < cta.num_rows, other=0.0)
+    mean = gl.load(cta.stats_ptr + r, mask=r < cta.num_rows, other=0.0)
+    rstd = gl.load(cta.stats_ptr + cta.num_rows + r, mask=r < cta.num_rows, other=0.0)
     mean_grad, mean_product = sums_over_channels(grad_normed, x_tile, mean, cta)
     mean_grad = gl.convert_layout(mean_grad, ROW) * (1.0 / cta.C)
     mean_product = gl.convert_layout(mean_product, ROW) * rstd * (1.0 / cta.C)
@@ -123,7 +123,9 @@ def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     for part in gl.static_range(cta.BLOCK_C // WIDTH):
         c = part * WIDTH + column
-        norm_weight = gl.load(cta.norm_weight + zero + c, mask=c < cta.C, other=0.0).to(gl.float32)
+        norm_weight = gl.load(cta.norm_weight_ptr + zero + c, mask=c < cta.C, other=0.0).to(
+            gl.float32
+        )
         x_piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
         piece = grad_tile.slice(part * WIDTH, WIDTH, dim=1)
         x, residual = x_piece.load(L), piece.load(L)
@@ -170,14 +172,14 @@ def compute(w: gl.constexpr, cta):
     # Else these channels, too, would be computed before the loop.
     c = opaque_zero(i) + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, SUM))[:, None]
     part = kind * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
-    gl.store(cta.sums + part * cta.C + c, total, mask=(kind < 2) & (c < cta.C))
+    gl.store(cta.sums_ptr + part * cta.C + c, total, mask=(kind < 2) & (c < cta.C))
 
 
 @gluon.jit
 def transition_input_hopper_kernel(
-    grad_hidden_desc, up_desc, x_desc, grad_desc, grad_x_desc, norm_weight, stats, sums, num_tiles,
-    num_rows, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
-    UNROLL: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
+    grad_hidden_desc, up_desc, x_desc, grad_desc, grad_x_desc, norm_weight_ptr, stats_ptr, sums_ptr,
+    num_tiles, num_rows, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr,
+    STAGES: gl.constexpr, UNROLL: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``sums`` (2, 2 CTAs, C) over each group's rows."""
     ones = parts.new_columns(2)
@@ -185,8 +187,8 @@ def transition_input_hopper_kernel(
     up = ring.new(up_desc, STAGES, 2)
     x, grad = ring.beside(up, x_desc), ring.beside(up, grad_desc)
     two_groups(Cta(
-        norm_weight, stats, sums, grad_x_desc, left, up, x, grad, ones, gl.to_tensor(num_tiles),
-        gl.to_tensor(num_rows), grad_hidden_desc, C, H, BLOCK_C, UNROLL,
+        norm_weight_ptr, stats_ptr, sums_ptr, grad_x_desc, left, up, x, grad, ones,
+        gl.to_tensor(num_tiles), gl.to_tensor(num_rows), grad_hidden_desc, C, H, BLOCK_C, UNROLL,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 

@@ -38,12 +38,12 @@ def new_columns(NUMBER: gl.constexpr):
 
 
 @gluon.jit
-def load_bias(bias, first, h, H: gl.constexpr, BLOCK_H: gl.constexpr):
+def load_bias(bias_ptr, first, h, H: gl.constexpr, BLOCK_H: gl.constexpr):
     """Load the up bias of one block of hidden channels."""
     if H % BLOCK_H == 0:
-        return gl.load(bias + first + h)
+        return gl.load(bias_ptr + first + h)
     else:
-        return gl.load(bias + first + h, mask=first + h < H, other=0.0)
+        return gl.load(bias_ptr + first + h, mask=first + h < H, other=0.0)
 
 
 @gluon.jit

@@ -66,7 +66,7 @@ def draw(first, dropped, num_positions, size_i, size_j, SHARED: gl.constexpr, WO
     dropped : key (B,), layer, threshold, scale
     SHARED : dimension that shares a mask, 1 to 3, or 0 for none
     """
-    key, layer, threshold, _factor = dropped
+    key_ptr, layer, threshold, _scale = dropped
     # Else what the compiler makes of them before the loop over tiles would spill.
     layer, num_positions = opaque(layer), opaque(num_positions)
     bits = no_bits()
@@ -75,7 +75,7 @@ def draw(first, dropped, num_positions, size_i, size_j, SHARED: gl.constexpr, WO
     size_i, size_j = unsigned(size_i), unsigned(size_j)
     line = position // size_j
     i, j = (line % size_i).to(gl.int32), (position % size_j).to(gl.int32)
-    state = mix(mix(gl.load(key + line // size_i), gl.to_tensor(0)), layer)
+    state = mix(mix(gl.load(key_ptr + line // size_i), gl.to_tensor(0)), layer)
     state = mix(mix(state, i * 0 if SHARED == 1 else i), j * 0 if SHARED == 2 else j)
     k, q, e = _along(4, L, (3, 2, 0)), _along(4, L, (3, 1, 0)), _along(2, L, (2, 1, 0))
     channel = 8 * k + 2 * q + e + opaque(0)

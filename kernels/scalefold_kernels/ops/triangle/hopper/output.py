@@ -29,9 +29,9 @@ PRODUCT, GATE, Z = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
 
 Cta = namedtuple(
     "Cta",
-    "weight_desc product_desc gate_desc z_desc out_desc norm_weight norm_bias bias dropped mean "
-    "rstd weight product gate z weight_full full empty num_positions size_i size_j num_tiles "
-    "SHARED C",
+    "weight_desc product_desc gate_desc z_desc out_desc norm_weight_ptr norm_bias_ptr bias_ptr "
+    "dropped mean_ptr rstd_ptr weight product gate z weight_full full empty num_positions size_i "
+    "size_j num_tiles SHARED C",
 )
 
 
@@ -78,7 +78,7 @@ def compute(cta):
             weight = cta.weight.index(half).permute((1, 0))
             value = mma(normed, weight, zero, use_acc=False, is_async=True)
             opened = parts.sigmoid(widen(cta.gate.index(half).load(HALF)))
-            bias = parts.load_row(cta.bias + half * 64, HALF)
+            bias = parts.load_row(cta.bias_ptr + half * 64, HALF)
             value = mma_wait(0, [value])
             value = (value + bias) * opened
             if cta.SHARED is not None:
@@ -96,19 +96,19 @@ def compute(cta):
 
 @gluon.jit(do_not_specialize=["layer", "num_tiles"])
 def triangle_output_forward_hopper_kernel(
-    product_desc, gate_desc, z_desc, weight_desc, out_desc, norm_weight, norm_bias, bias,
-    key, layer, threshold, scale, mean, rstd, num_positions, size_i, size_j, num_tiles,
-    SHARED: gl.constexpr, C: gl.constexpr,
+    product_desc, gate_desc, z_desc, weight_desc, out_desc, norm_weight_ptr, norm_bias_ptr,
+    bias_ptr, key_ptr, layer, threshold, scale, mean_ptr, rstd_ptr, num_positions, size_i, size_j,
+    num_tiles, SHARED: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """Result (P, Z), statistics (P,)."""
     halves: gl.constexpr = C // 64
-    dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), scale
+    dropped = key_ptr, gl.to_tensor(layer), gl.to_tensor(threshold), scale
     one_group(Cta(
-        weight_desc, product_desc, gate_desc, z_desc, out_desc, norm_weight, norm_bias, bias,
-        dropped, mean, rstd, smem.tiles(weight_desc, halves), smem.tile(product_desc),
-        smem.tiles(gate_desc, halves), smem.tiles(z_desc, halves), smem.barrier(),
-        smem.barriers(3, 1), smem.barriers(3, 1), gl.to_tensor(num_positions), gl.to_tensor(size_i),
-        gl.to_tensor(size_j), gl.to_tensor(num_tiles), SHARED, C,
+        weight_desc, product_desc, gate_desc, z_desc, out_desc, norm_weight_ptr, norm_bias_ptr,
+        bias_ptr, dropped, mean_ptr, rstd_ptr, smem.tiles(weight_desc, halves),
+        smem.tile(product_desc), smem.tiles(gate_desc, halves), smem.tiles(z_desc, halves),
+        smem.barrier(), smem.barriers(3, 1), smem.barriers(3, 1), gl.to_tensor(num_positions),
+        gl.to_tensor(size_i), gl.to_tensor(size_j), gl.to_tensor(num_tiles), SHARED, C,
     ), compute, load, LOADER_REGISTERS)  # fmt: skip
 
 

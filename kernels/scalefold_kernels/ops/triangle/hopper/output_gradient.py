@@ -36,9 +36,10 @@ SUM_REGISTERS = gl.constexpr(168)
 
 Cta = namedtuple(
     "Cta",
-    "weight_desc gate_desc grad_out_desc grad_product_desc grad_gate_desc mean rstd norm_weight "
-    "norm_bias bias dropped partial partial_bias weight bias_smem ones product gate grad_out "
-    "weight_full folded ready num_positions size_i size_j SHARED C GROUP_REGISTERS",
+    "weight_desc gate_desc grad_out_desc grad_product_desc grad_gate_desc mean_ptr rstd_ptr "
+    "norm_weight_ptr norm_bias_ptr bias_ptr dropped partial_ptr partial_bias_ptr weight bias_smem "
+    "ones product gate grad_out weight_full folded ready num_positions size_i size_j SHARED C "
+    "GROUP_REGISTERS",
 )
 
 
@@ -77,17 +78,17 @@ def differentiate(w, cta):
     bits = no_bits()
     i = gl.to_tensor(0)
     first = parts.first_position(i, w)
-    next_mean = parts.load_column(cta.mean, first, cta.num_positions, WHOLE)
-    next_rstd = parts.load_column(cta.rstd, first, cta.num_positions, WHOLE)
+    next_mean = parts.load_column(cta.mean_ptr, first, cta.num_positions, WHOLE)
+    next_rstd = parts.load_column(cta.rstd_ptr, first, cta.num_positions, WHOLE)
     while first < cta.num_positions:
         if cta.SHARED is not None:
             sizes = cta.num_positions, cta.size_i, cta.size_j
             if (i == 0) | other_mask(first, parts.first_position(i - 1, w), *sizes, cta.SHARED):
                 bits = draw(first, cta.dropped, *sizes, cta.SHARED, C // 32)
-        mean_P, rstd_P = next_mean, next_rstd
+        mean, rstd = next_mean, next_rstd
         slot = ring.wait_full(cta.product, i, w)
         product = cta.product.slots.index(slot).permute((1, 0))
-        x_hat = (widen(product.load(WHOLE)) - mean_P[:, None]) * rstd_P[:, None]
+        x_hat = (widen(product.load(WHOLE)) - mean[:, None]) * rstd[:, None]
         product.store(x_hat.to(dtype))
         fence_async_shared()
         # Only now, since the copy of the tile before takes its time.
@@ -121,13 +122,13 @@ def differentiate(w, cta):
             mbarrier.arrive(cta.ready.index(slot), pred=half == HALVES - 1)
             grad_hat = mma_wait(0, [grad_hat])
         following = parts.first_position(i + 1, w)
-        next_mean = parts.load_column(cta.mean, following, cta.num_positions, WHOLE)
-        next_rstd = parts.load_column(cta.rstd, following, cta.num_positions, WHOLE)
+        next_mean = parts.load_column(cta.mean_ptr, following, cta.num_positions, WHOLE)
+        next_rstd = parts.load_column(cta.rstd_ptr, following, cta.num_positions, WHOLE)
         x_hat = widen(product.load(WHOLE))
         mean_product = parts.row_sum(grad_hat * x_hat) * (1.0 / C)
         mean_grad = parts.row_sum(grad_hat) * (1.0 / C)
         grad_x = grad_hat - mean_grad[:, None] - x_hat * mean_product[:, None]
-        grad_x = (grad_x * rstd_P[:, None]).to(dtype)
+        grad_x = (grad_x * rstd[:, None]).to(dtype)
         tma.store_wait(0)
         transposed = transposed_smem.index(slot)
         transposed.permute((1, 0)).store(grad_x)
@@ -145,10 +146,10 @@ def fold(cta):
     WHOLE: gl.constexpr = mma_layout(C)
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, WHOLE))
     # They come from memory, too: while the weight does.
-    norm_weight = parts.load_raw_row(cta.norm_weight, WHOLE)
-    norm_bias = parts.load_raw_row(cta.norm_bias, WHOLE)
-    first_bias = gl.load(cta.bias + row)
-    last_bias = gl.load(cta.bias + C - 64 + row)
+    norm_weight = parts.load_raw_row(cta.norm_weight_ptr, WHOLE)
+    norm_bias = parts.load_raw_row(cta.norm_bias_ptr, WHOLE)
+    first_bias = gl.load(cta.bias_ptr + row)
+    last_bias = gl.load(cta.bias_ptr + C - 64 + row)
     mbarrier.wait(cta.weight_full, 0)
     for half in gl.static_range(C // 64):
         weight = widen(cta.weight.index(half).load(WHOLE))
@@ -185,10 +186,10 @@ def add_up(cta):
     row = gl.arange(0, C, layout=gl.SliceLayout(1, WHOLE))
     column = gl.arange(0, C, layout=gl.SliceLayout(0, WHOLE))
     at = gl.program_id(0) * C * C + row[:, None] * C + column[None, :]
-    gl.store(cta.partial + at, products)
+    gl.store(cta.partial_ptr + at, products)
     row = gl.arange(0, C, layout=gl.SliceLayout(1, ONES))
     sums = gl.sum(sums, 1) * (1.0 / SUMS)
-    gl.store(cta.partial_bias + gl.program_id(0) * C + row, sums)
+    gl.store(cta.partial_bias_ptr + gl.program_id(0) * C + row, sums)
 
 
 @gluon.jit
@@ -209,10 +210,10 @@ def run_partitions(cta):
 
 @gluon.jit(do_not_specialize=["layer"])
 def triangle_output_backward_hopper_kernel(
-    grad_out_desc, product_desc, gate_desc, weight_desc, grad_product_desc, grad_gate_desc, mean,
-    rstd, norm_weight, norm_bias, bias, key, layer, threshold, scale, partial, partial_bias,
-    num_positions, size_i, size_j, SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr,
-    GROUP_REGISTERS: gl.constexpr,
+    grad_out_desc, product_desc, gate_desc, weight_desc, grad_product_desc, grad_gate_desc,
+    mean_ptr, rstd_ptr, norm_weight_ptr, norm_bias_ptr, bias_ptr, key_ptr, layer, threshold, scale,
+    partial_ptr, partial_bias_ptr, num_positions, size_i, size_j, SHARED: gl.constexpr,
+    C: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """grad_product (C, P), grad_gate (P, C); partial (CTAs, C, C), partial_bias (CTAs, C)."""
     HALVES: gl.constexpr = C // 64
@@ -221,10 +222,10 @@ def triangle_output_backward_hopper_kernel(
     ones = smem.ones().index(0)
     product = ring.new(product_desc, slots, 2)
     more = smem.barriers(2, 1)
-    dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), scale
+    dropped = key_ptr, gl.to_tensor(layer), gl.to_tensor(threshold), scale
     run_partitions(Cta(
-        weight_desc, gate_desc, grad_out_desc, grad_product_desc, grad_gate_desc, mean, rstd,
-        norm_weight, norm_bias, bias, dropped, partial, partial_bias,
+        weight_desc, gate_desc, grad_out_desc, grad_product_desc, grad_gate_desc, mean_ptr,
+        rstd_ptr, norm_weight_ptr, norm_bias_ptr, bias_ptr, dropped, partial_ptr, partial_bias_ptr,
         smem.tiles(weight_desc, HALVES), bias_smem, ones, product,
         smem.tiles(gate_desc, slots * HALVES), smem.tiles(grad_out_desc, slots * HALVES),
         more.index(0), more.index(1), smem.barriers(slots, 1), gl.to_tensor(num_positions),

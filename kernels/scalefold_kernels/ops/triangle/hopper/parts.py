@@ -166,9 +166,9 @@ def normalised(x, first, cta):
     WHOLE: gl.constexpr = x.type.layout
     x_hat, mean, rstd = standardise(x)
     position = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, WHOLE))
-    gl.store(cta.mean + position, mean, mask=position < cta.num_positions)
-    gl.store(cta.rstd + position, rstd, mask=position < cta.num_positions)
-    return x_hat * load_row(cta.norm_weight, WHOLE) + load_row(cta.norm_bias, WHOLE)
+    gl.store(cta.mean_ptr + position, mean, mask=position < cta.num_positions)
+    gl.store(cta.rstd_ptr + position, rstd, mask=position < cta.num_positions)
+    return x_hat * load_row(cta.norm_weight_ptr, WHOLE) + load_row(cta.norm_bias_ptr, WHOLE)
 
 
 def num_ctas(sizes: Sizes, x: Tensor) -> int:

@@ -22,8 +22,8 @@ from scalefold_kernels.ops.triangle.hopper.parts import GROUPS
 
 Cta = namedtuple(
     "Cta",
-    "operands gate_desc mask norm_weight norm_bias biases mean rstd weights weight "
-    "weight_full z out num_positions C",
+    "operand_descs gate_desc mask_ptr norm_weight_ptr norm_bias_ptr bias_ptrs mean_ptr rstd_ptr "
+    "weight_descs weight weight_full z out num_positions C",
 )
 
 
@@ -31,11 +31,11 @@ Cta = namedtuple(
 def load(cta):
     """The loader warp; a weight is several blocks of 64 rows."""
     HALVES: gl.constexpr = cta.C // 64
-    mbarrier.expect(cta.weight_full, 5 * HALVES * smem.tile_bytes(cta.weights[0]))
+    mbarrier.expect(cta.weight_full, 5 * HALVES * smem.tile_bytes(cta.weight_descs[0]))
     for i in gl.static_range(5):
         for half in gl.static_range(HALVES):
             memory = cta.weight.index(i * HALVES + half)
-            async_load(cta.weights[i], [half * 64, 0], cta.weight_full, memory)
+            async_load(cta.weight_descs[i], [half * 64, 0], cta.weight_full, memory)
     for i in range(parts.num_rounds(cta.num_positions)):
         for w in gl.static_range(GROUPS):
             first = parts.first_position(i, w)
@@ -64,7 +64,7 @@ def compute(w, cta):
         first = parts.first_position(i, w)
         if first < cta.num_positions:
             inverse_mask = parts.invert_mask(
-                parts.load_column(cta.mask, first, cta.num_positions, HALF)
+                parts.load_column(cta.mask_ptr, first, cta.num_positions, HALF)
             )
             slot = ring.wait_full(cta.z, i, w)
             x = widen(cta.z.slots.index(slot).load(WHOLE))
@@ -87,17 +87,19 @@ def compute(w, cta):
                         next_opened = multiply(normed, cta.weight, weight + HALVES)
                         next_value = multiply(normed, cta.weight, weight + 2 * HALVES - 1)
                     opened, value = mma_wait(2, [opened, value])
-                    bias = parts.load_row(cta.biases[2 * side + 1] + half * 64, HALF) * -parts.LOG2E
+                    bias = (
+                        parts.load_row(cta.bias_ptrs[2 * side + 1] + half * 64, HALF) * -parts.LOG2E
+                    )
                     opened = parts.open_gate(opened, bias, inverse_mask[:, None])
                     value = (
-                        value + parts.load_row(cta.biases[2 * side] + half * 64, HALF)
+                        value + parts.load_row(cta.bias_ptrs[2 * side] + half * 64, HALF)
                     ) * opened
                     out = cta.out.index(2 * w + (side * HALVES + half) % 2)
                     # The result before the last has left this place.
                     tma.store_wait(1)
                     out.permute((1, 0)).store(value.to(dtype))
                     fence_async_shared()
-                    async_store(cta.operands[side], [half * 64, first], out)
+                    async_store(cta.operand_descs[side], [half * 64, first], out)
                     opened, value = next_opened, next_value
             opened, value = mma_wait(0, [opened, value])
             for half in gl.static_range(HALVES):
@@ -105,7 +107,7 @@ def compute(w, cta):
                     logit = opened
                 else:
                     logit = value
-                logit += parts.load_row(cta.biases[4] + half * 64, HALF)
+                logit += parts.load_row(cta.bias_ptrs[4] + half * 64, HALF)
                 out = cta.out.index(w * 2 + half)
                 tma.store_wait(1)
                 out.store(logit.to(dtype))
@@ -119,21 +121,22 @@ def compute(w, cta):
 @gluon.jit
 def triangle_projection_forward_hopper_kernel(
     z_desc, a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
-    a_desc, b_desc, gate_desc, mask, norm_weight, norm_bias, a_bias, a_gate_bias, b_bias,
-    b_gate_bias, gate_bias, mean, rstd, num_positions, C: gl.constexpr,
-    GROUP_REGISTERS: gl.constexpr,
+    a_desc, b_desc, gate_desc, mask_ptr, norm_weight_ptr, norm_bias_ptr, a_bias_ptr,
+    a_gate_bias_ptr, b_bias_ptr, b_gate_bias_ptr, gate_bias_ptr, mean_ptr, rstd_ptr, num_positions,
+    C: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Masked operands (C, P), gate (P, C), statistics (P,)."""
     gl.static_assert(a_weight_desc.block_shape[0] == 64)
     gl.static_assert(a_desc.block_shape[0] == 64)
-    weights = (
+    weight_descs = (
         a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     )  # fmt: skip
     two_groups(Cta(
-        (a_desc, b_desc), gate_desc, mask, norm_weight, norm_bias,
-        (a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias), mean, rstd, weights,
-        smem.tiles(a_weight_desc, 5 * C // 64), smem.barrier(), ring.new(z_desc, GROUPS, 1),
-        smem.tiles(gate_desc, 2 * GROUPS), gl.to_tensor(num_positions), C,
+        (a_desc, b_desc), gate_desc, mask_ptr, norm_weight_ptr, norm_bias_ptr,
+        (a_bias_ptr, a_gate_bias_ptr, b_bias_ptr, b_gate_bias_ptr, gate_bias_ptr), mean_ptr,
+        rstd_ptr, weight_descs, smem.tiles(a_weight_desc, 5 * C // 64), smem.barrier(),
+        ring.new(z_desc, GROUPS, 1), smem.tiles(gate_desc, 2 * GROUPS), gl.to_tensor(num_positions),
+        C,
     ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 

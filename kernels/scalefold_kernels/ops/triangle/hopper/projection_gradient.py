@@ -47,8 +47,8 @@ def per_tile(HAS_THROUGH, C):
 Cta = namedtuple(
     "Cta",
     "weight_descs grad_descs operand_descs grad_gate_desc through_desc grad_z_desc "
-    "grad_values_desc x_hat_desc mask mean rstd norm_weight norm_bias a_gate_bias b_gate_bias "
-    "weights blocks wholes num_positions num_tiles HAS_THROUGH C",
+    "grad_values_desc x_hat_desc mask_ptr mean_ptr rstd_ptr norm_weight_ptr norm_bias_ptr "
+    "a_gate_bias_ptr b_gate_bias_ptr weights blocks wholes num_positions num_tiles HAS_THROUGH C",
 )
 
 
@@ -93,7 +93,7 @@ def load(cta):
 
 
 @gluon.jit
-def differentiate_operand(grad_normed, normed, mask_P, first, step, n, m, cta):
+def differentiate_operand(grad_normed, normed, mask, first, step, n, m, cta):
     """Gradient of the normalised rows with that through 64 channels of an operand.
 
     ``n`` and ``m``: numbers of the operand's gradient in the ring of blocks, and of its gate's
@@ -115,11 +115,11 @@ def differentiate_operand(grad_normed, normed, mask_P, first, step, n, m, cta):
     value_slot = ring.wait_full(cta.blocks, n + 1)
     value_smem = cta.blocks.slots.index(value_slot)
     value = widen(value_smem.permute((1, 0)).load(HALF))
-    bias = gl.where(side == 0, cta.a_gate_bias, cta.b_gate_bias) + channel
+    bias = gl.where(side == 0, cta.a_gate_bias_ptr, cta.b_gate_bias_ptr) + channel
     bias = parts.load_row(bias, HALF) * -LOG2E
     opened = mma_wait(0, [opened])
     opened = parts.open_gate(opened, bias, 1.0)
-    grad_value = (grad * opened * mask_P[:, None]).to(dtype)
+    grad_value = (grad * opened * mask[:, None]).to(dtype)
     grad_logit = (grad * value * (1.0 - opened)).to(dtype)
     grad_smem.permute((1, 0)).store(grad_value)
     value_smem.permute((1, 0)).store(grad_logit)
@@ -152,17 +152,17 @@ def compute(cta):
     dtype: gl.constexpr = cta.grad_z_desc.dtype
     i = gl.to_tensor(0)
     start = gl.program_id(0) * ROWS
-    next_mean = parts.load_column(cta.mean, start, cta.num_positions, WHOLE)
-    next_rstd = parts.load_column(cta.rstd, start, cta.num_positions, WHOLE)
+    next_mean = parts.load_column(cta.mean_ptr, start, cta.num_positions, WHOLE)
+    next_rstd = parts.load_column(cta.rstd_ptr, start, cta.num_positions, WHOLE)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         first = tile * ROWS
-        mean_P, rstd_P = next_mean, next_rstd
-        mask_P = parts.load_column(cta.mask, first, cta.num_positions, HALF)
-        norm_weight = parts.load_raw_row(cta.norm_weight, WHOLE)
-        norm_bias = parts.load_raw_row(cta.norm_bias, WHOLE)
+        mean, rstd = next_mean, next_rstd
+        mask = parts.load_column(cta.mask_ptr, first, cta.num_positions, HALF)
+        norm_weight = parts.load_raw_row(cta.norm_weight_ptr, WHOLE)
+        norm_bias = parts.load_raw_row(cta.norm_bias_ptr, WHOLE)
         whole = ring.wait_full(cta.wholes, i)
         z = cta.wholes.slots.index(whole)
-        x_hat = (widen(z.load(WHOLE)) - mean_P[:, None]) * rstd_P[:, None]
+        x_hat = (widen(z.load(WHOLE)) - mean[:, None]) * rstd[:, None]
         z.store(x_hat.to(dtype))
         fence_async_shared()
         async_store(cta.x_hat_desc, [first, 0], z)
@@ -172,7 +172,7 @@ def compute(cta):
         for step in range(2 * HALVES):
             n = i * per_tile(cta.HAS_THROUGH, C) + 2 * step
             m = i * 5 * HALVES + 2 * step
-            grad_normed = differentiate_operand(grad_normed, normed, mask_P, first, step, n, m, cta)
+            grad_normed = differentiate_operand(grad_normed, normed, mask, first, step, n, m, cta)
         n = i * per_tile(cta.HAS_THROUGH, C) + 4 * HALVES
         m = (5 * i + 4) * HALVES
         for half in gl.static_range(HALVES):
@@ -180,10 +180,10 @@ def compute(cta):
             grad_gate = cta.blocks.slots.index(ring.wait_full(cta.blocks, n + half))
             grad_normed = mma(grad_gate, weight, grad_normed, is_async=True)
         # What comes from memory, now, while the products are under way.
-        norm_weight = parts.load_raw_row(cta.norm_weight, WHOLE)
+        norm_weight = parts.load_raw_row(cta.norm_weight_ptr, WHOLE)
         following = first + gl.num_programs(0) * ROWS
-        next_mean = parts.load_column(cta.mean, following, cta.num_positions, WHOLE)
-        next_rstd = parts.load_column(cta.rstd, following, cta.num_positions, WHOLE)
+        next_mean = parts.load_column(cta.mean_ptr, following, cta.num_positions, WHOLE)
+        next_rstd = parts.load_column(cta.rstd_ptr, following, cta.num_positions, WHOLE)
         grad_normed = mma_wait(0, [grad_normed])
         for half in gl.static_range(HALVES):
             mbarrier.arrive(cta.weights.empty.index(ring.slot(cta.weights, m + half)))
@@ -193,7 +193,7 @@ def compute(cta):
         mean_product = parts.row_sum(grad_hat * x_hat) * (1.0 / C)
         mean_grad = parts.row_sum(grad_hat) * (1.0 / C)
         grad_x = grad_hat - mean_grad[:, None] - x_hat * mean_product[:, None]
-        grad_x *= rstd_P[:, None]
+        grad_x *= rstd[:, None]
         if cta.HAS_THROUGH:
             # The last slots of a round, so that they are adjacent.
             n += HALVES
@@ -217,8 +217,9 @@ def compute(cta):
 def triangle_projection_backward_hopper_kernel(
     a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     grad_a_desc, grad_b_desc, a_desc, b_desc, grad_gate_desc, z_desc, through_desc, grad_z_desc,
-    grad_values_desc, x_hat_desc, mask, mean, rstd, norm_weight, norm_bias, a_gate_bias,
-    b_gate_bias, num_positions, num_tiles, HAS_THROUGH: gl.constexpr, C: gl.constexpr,
+    grad_values_desc, x_hat_desc, mask_ptr, mean_ptr, rstd_ptr, norm_weight_ptr, norm_bias_ptr,
+    a_gate_bias_ptr, b_gate_bias_ptr, num_positions, num_tiles, HAS_THROUGH: gl.constexpr,
+    C: gl.constexpr,
 ):  # fmt: skip
     """Same results as the Triton kernel: grad_z (P, C), grad_values (4 C, P), x_hat (P, C)."""
     weight_descs = (
@@ -226,8 +227,8 @@ def triangle_projection_backward_hopper_kernel(
     )  # fmt: skip
     one_group(Cta(
         weight_descs, (grad_a_desc, grad_b_desc), (a_desc, b_desc), grad_gate_desc, through_desc,
-        grad_z_desc, grad_values_desc, x_hat_desc, mask, mean, rstd, norm_weight, norm_bias,
-        a_gate_bias, b_gate_bias, ring.new(a_weight_desc, WEIGHTS, 1),
+        grad_z_desc, grad_values_desc, x_hat_desc, mask_ptr, mean_ptr, rstd_ptr, norm_weight_ptr,
+        norm_bias_ptr, a_gate_bias_ptr, b_gate_bias_ptr, ring.new(a_weight_desc, WEIGHTS, 1),
         ring.new(a_desc, BLOCKS, 1), ring.new(z_desc, WHOLES, 1), gl.to_tensor(num_positions),
         gl.to_tensor(num_tiles), HAS_THROUGH, C,
     ), compute, load, LOADER_REGISTERS)  # fmt: skip
