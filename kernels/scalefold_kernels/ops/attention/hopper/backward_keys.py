@@ -164,7 +164,7 @@ def compute(cta):
 @gluon.jit
 def attention_backward_keys_hopper_kernel(
     q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
-    mask, mask_strides, num_rows, num_heads, num_queries, num_keys, scale,
+    mask_ptr, mask_strides, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
     BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, STAGES: gl.constexpr, SIDES: gl.constexpr,
 ):  # fmt: skip
@@ -184,7 +184,7 @@ def attention_backward_keys_hopper_kernel(
     unmasked_smem = smem.numbers(gl.int32, SIDES, 1)
     # TMA and, for the mask, the loader arrive. The last barrier is the bias's: see `smem`.
     keys = ring.Barriers(smem.barriers(SIDES, 2), smem.barriers(SIDES + 1, 1))
-    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
+    mask = parts.mask_of(mask_ptr, batch, mask_strides, num_keys)
     one_group(Cta(
         q, grad, k_desc, v_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
         key_smem, keys, statistics_smem, bias_smem, unmasked_smem, keys.empty.index(SIDES), mask,

@@ -27,11 +27,13 @@ from scalefold_kernels.tma import padded
 
 
 @gluon.jit
-def load_statistics(lse, delta, batch, row, head, num_rows, num_heads, stride, queries, inside):
+def load_statistics(
+    lse_ptr, delta_ptr, batch, row, head, num_rows, num_heads, stride, queries, inside
+):
     """Load lse and delta of 64 queries of a row; beyond the last query all weights become 0."""
     start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * stride
-    lse_tile = gl.load(lse + start + queries, mask=inside, other=float("inf"))
-    return lse_tile, gl.load(delta + start + queries, mask=inside, other=0.0)
+    lse_tile = gl.load(lse_ptr + start + queries, mask=inside, other=float("inf"))
+    return lse_tile, gl.load(delta_ptr + start + queries, mask=inside, other=0.0)
 
 
 @gluon.jit
@@ -164,7 +166,7 @@ def differentiate_block(
 
 @gluon.jit
 def write_sums(
-    partial, sums_smem, pass_index, queries, inside, num_queries, num_keys,
+    partial_ptr, sums_smem, pass_index, queries, inside, num_queries, num_keys,
     TRANSPOSED: gl.constexpr, BIAS_SCALE: gl.constexpr, BLOCK_K: gl.constexpr,
     NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
@@ -177,14 +179,14 @@ def write_sums(
         both = inside[:, None] & (keys[None, :] < num_keys)
         zero = parts.by_thread(zeros(64, BLOCK_K))
         summed = parts.by_position(sums_smem.index(b).load(zero.type.layout), LOGITS)
-        gl.store(partial + at, summed * BIAS_SCALE, mask=both)
+        gl.store(partial_ptr + at, summed * BIAS_SCALE, mask=both)
 
 
 @gluon.jit
 def attention_backward_queries_hopper_kernel(
-    q_desc, k_desc, v_desc, grad_desc, bias_desc, grad_q, lse, delta, mask, partial, waiting,
-    grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h, mask_strides, statistics_stride,
-    num_rows, num_heads, num_queries, num_keys, scale,
+    q_desc, k_desc, v_desc, grad_desc, bias_desc, grad_q_ptr, lse_ptr, delta_ptr, mask_ptr,
+    partial_ptr, waiting_ptr, grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h,
+    mask_strides, statistics_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
     TRANSPOSED: gl.constexpr, INT64: gl.constexpr, C: gl.constexpr, CHANNELS: gl.constexpr,
     FIRST_K: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
@@ -223,7 +225,7 @@ def attention_backward_queries_hopper_kernel(
     for n in gl.static_range(STAGES):
         parts.load_keys(k, v, n, batch, first_row, FIRST_K + n * BLOCK_K, head)
 
-    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
+    mask = parts.mask_of(mask_ptr, batch, mask_strides, num_keys)
     row_mask = parts.load_mask(mask, first_row, KEYS)
     unmasked = parts.count(row_mask)
     queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, LOGITS))
@@ -234,14 +236,14 @@ def attention_backward_queries_hopper_kernel(
     lines = places[:, None].to(gl.int64) if INT64 else places[:, None]
     offsets = lines * grad_stride_q + channels[None, :]
     start = batch.to(gl.int64) * grad_stride_b + head * grad_stride_h
-    grad_q += start + first_q.to(gl.int64) * grad_stride_q
+    grad_q_ptr += start + first_q.to(gl.int64) * grad_stride_q
     present = ((first_q + places) < num_queries)[:, None] & (channels < CHANNELS)[None, :]
     unit = parts.LOG2E * BIAS_SCALE if HAS_BIAS else parts.LOG2E * scale
     number = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
-    partial += number * num_queries * (num_keys - FIRST_K)
+    partial_ptr += number * num_queries * (num_keys - FIRST_K)
     sizes = gl.to_tensor(num_rows), gl.to_tensor(num_heads), gl.to_tensor(num_queries)
     statistics = num_rows, num_heads, statistics_stride, queries, inside
-    next_lse, next_delta = load_statistics(lse, delta, batch, first_row, head, *statistics)
+    next_lse, next_delta = load_statistics(lse_ptr, delta_ptr, batch, first_row, head, *statistics)
     for pass_index in range(PASSES):
         if HAS_BIAS:
             start_pass(
@@ -260,8 +262,10 @@ def attention_backward_queries_hopper_kernel(
             row_mask = parts.load_mask(mask, after, KEYS)
             # The next row's are under way while this one is computed: else its products wait.
             lse_tile, delta_tile = next_lse, next_delta
-            next_lse, next_delta = load_statistics(lse, delta, batch, after, head, *statistics)
-            own = parts.waiting_at(waiting, batch, row, head, first_q, sizes, OUT)
+            next_lse, next_delta = load_statistics(
+                lse_ptr, delta_ptr, batch, after, head, *statistics
+            )
+            own = parts.waiting_at(waiting_ptr, batch, row, head, first_q, sizes, OUT)
             if FIRST_K > 0:
                 sums_q = from_line(gl.load(own), OUT)
             elif PASSES == 1:
@@ -300,15 +304,15 @@ def attention_backward_queries_hopper_kernel(
                 result = by_vector((sums_q * scale).to(q_desc.dtype))
                 # Strides allow vectors: TMA requires the same of the other gradients.
                 vectors = gl.multiple_of(
-                    grad_q + row.to(gl.int64) * grad_stride_r + offsets, [1, 16]
+                    grad_q_ptr + row.to(gl.int64) * grad_stride_r + offsets, [1, 16]
                 )
                 gl.store(vectors, result, mask=present)
             else:
                 gl.store(own, parts.in_line(sums_q))
         if SUM_BIAS:
             write_sums(
-                partial, sums_smem, pass_index, queries, inside, num_queries, num_keys - FIRST_K,
-                TRANSPOSED, BIAS_SCALE, BLOCK_K, NUM_BLOCKS,
+                partial_ptr, sums_smem, pass_index, queries, inside, num_queries,
+                num_keys - FIRST_K, TRANSPOSED, BIAS_SCALE, BLOCK_K, NUM_BLOCKS,
             )  # fmt: skip
 
 

@@ -53,8 +53,8 @@ Cta = namedtuple(
     "Cta",
     "q grad out rest gate lse delta_smem k v bias_desc bias_smem mask mask_smem "
     "unmasked_smem grad_q_desc result_smem other_smem other_full other_empty open bias_full "
-    "grad_gate_desc grad_o_desc scaled_q_desc delta delta_stride_r partial waiting scale "
-    "batch head first_q first_row rows num_rows num_heads num_queries "
+    "grad_gate_desc grad_o_desc scaled_q_desc delta_ptr delta_stride_r partial_ptr waiting_ptr "
+    "scale batch head first_q first_row rows num_rows num_heads num_queries "
     "HAS_GATE BIAS_SCALE SCALE_Q TRANSPOSED C MORE_KEYS",
 )
 
@@ -165,7 +165,7 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
         async_store(cta.grad_gate_desc, at, gate_half)
     first_q = gl.where(i < cta.rows, cta.first_q, NOWHERE)
     queries = first_q + w * 32 + gl.arange(0, 32, layout=gl.SliceLayout(1, VECTORS))
-    start = cta.delta + row.to(gl.int64) * cta.delta_stride_r
+    start = cta.delta_ptr + row.to(gl.int64) * cta.delta_stride_r
     gl.store(start + queries, delta_half, mask=queries < cta.num_queries)
 
 
@@ -227,7 +227,7 @@ def compute(w: gl.constexpr, cta):
             if cta.MORE_KEYS:
                 sizes = cta.num_rows, cta.num_heads, cta.num_queries
                 at = parts.waiting_at(
-                    cta.waiting, cta.batch, cta.first_row + i, cta.head, cta.first_q, sizes, OUT
+                    cta.waiting_ptr, cta.batch, cta.first_row + i, cta.head, cta.first_q, sizes, OUT
                 )
                 gl.store(at, parts.in_line(grad_q))
             else:
@@ -242,7 +242,9 @@ def compute(w: gl.constexpr, cta):
     num_keys = 2 * BLOCK_K if cta.MORE_KEYS else cta.mask.num_keys
     at = parts.sum_places(queries, keys, cta.num_queries, num_keys, cta.TRANSPOSED)
     gl.store(
-        cta.partial + at, sums * cta.BIAS_SCALE, mask=inside[:, None] & (keys[None, :] < num_keys)
+        cta.partial_ptr + at,
+        sums * cta.BIAS_SCALE,
+        mask=inside[:, None] & (keys[None, :] < num_keys),
     )
     tma.store_wait(0)
 
@@ -250,8 +252,8 @@ def compute(w: gl.constexpr, cta):
 @gluon.jit
 def attention_backward_queries_bias_hopper_kernel(
     q_desc, k_desc, v_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc, bias_desc,
-    grad_q_desc, grad_gate_desc, grad_o_desc, scaled_q_desc, delta, mask, partial, waiting,
-    mask_strides, statistics_stride, num_rows, num_heads, num_queries, num_keys, scale,
+    grad_q_desc, grad_gate_desc, grad_o_desc, scaled_q_desc, delta_ptr, mask_ptr, partial_ptr,
+    waiting_ptr, mask_strides, statistics_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr,
     TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
 ):  # fmt: skip
@@ -287,15 +289,15 @@ def attention_backward_queries_bias_hopper_kernel(
     # One allocation, since the bias's is waited for only once: see `smem`.
     more = smem.barriers(3, 1)
 
-    delta += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
+    delta_ptr += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
     start = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
-    partial += start * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
-    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
+    partial_ptr += start * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
+    mask = parts.mask_of(mask_ptr, batch, mask_strides, num_keys)
     two_groups(Cta(
         q, grad, out, rest, gate, lse, delta_smem, k, v, bias_desc, bias_smem, mask, mask_smem,
         unmasked_smem, grad_q_desc, result_smem, other_smem, more.index(1), more.index(2), open,
-        more.index(0), grad_gate_desc, grad_o_desc, scaled_q_desc, delta,
-        num_heads * statistics_stride, partial, waiting, scale,
+        more.index(0), grad_gate_desc, grad_o_desc, scaled_q_desc, delta_ptr,
+        num_heads * statistics_stride, partial_ptr, waiting_ptr, scale,
         batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
         gl.to_tensor(num_queries), HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip

@@ -87,10 +87,10 @@ def load_row(rings, stage, item, num_rows, num_heads, wanted, HAS_GATE: gl.const
 
 
 @gluon.jit
-def load_row_mask(mask, strides, batch, row, own, num_keys, KEYS: gl.constexpr):
+def load_row_mask(mask_ptr, strides, batch, row, own, num_keys, KEYS: gl.constexpr):
     """Load a row's mask twice: all of it in every warp, and each thread's part of a tile's keys."""
     stride_b, stride_r, stride_k = strides
-    start = mask + product_int64(batch, stride_b) + product_int64(row, stride_r)
+    start = mask_ptr + product_int64(batch, stride_b) + product_int64(row, stride_r)
     row_mask = load_mask(Mask(start, 0, stride_k, num_keys), row, KEYS)  # the row begins there
     return row_mask, gl.load(start + own * stride_k, mask=own < num_keys, other=0.0)
 
@@ -164,8 +164,8 @@ def differentiate_block(
 
 @gluon.jit
 def attention_backward_row_hopper_kernel(
-    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse, grad_q_desc, grad_k_desc,
-    grad_v_desc, grad_gate_desc, mask, mask_strides, lse_stride, num_items, num_rows, num_heads,
+    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_ptr, grad_q_desc, grad_k_desc,
+    grad_v_desc, grad_gate_desc, mask_ptr, mask_strides, lse_stride, num_items, num_rows, num_heads,
     num_queries, num_keys, scale, HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr,
 ):  # fmt: skip
     """See the module. Queries beyond the last read as zeros and so add nothing."""
@@ -203,7 +203,7 @@ def attention_backward_row_hopper_kernel(
         load_row(rings, n, item, num_rows, num_heads, item < num_items, HAS_GATE)
     own = gl.arange(0, KEYS, layout=by_key)
     batch, row, head = place_of(first, num_rows, num_heads)
-    row_mask, own_mask = load_row_mask(mask, mask_strides, batch, row, own, num_keys, KEYS)
+    row_mask, own_mask = load_row_mask(mask_ptr, mask_strides, batch, row, own, num_keys, KEYS)
     memory = q_smem, grad_smem, out_smem, grad_s_smem
     num_rounds = gl.cdiv(num_items - first, step)
     for round_index in range(num_rounds):
@@ -214,7 +214,7 @@ def attention_backward_row_hopper_kernel(
         # If all keys are masked, all logits are 0, and all keys count as unmasked.
         factor = gl.where(unmasked == 0, 0.0, scale * LOG2E)
         own_unmasked = ((own_mask != 0) | (unmasked == 0)) & (own < num_keys)
-        lse_row = lse + product_int64(item, lse_stride)
+        lse_row = lse_ptr + product_int64(item, lse_stride)
         lse_tiles = ()
         for b in gl.static_range(NUM_Q):
             at_q = b * 64 + queries
@@ -240,7 +240,7 @@ def attention_backward_row_hopper_kernel(
         after = gl.minimum(item + step, num_items - 1)
         next_batch, next_row, _ = place_of(after, num_rows, num_heads)
         row_mask, own_mask = load_row_mask(
-            mask, mask_strides, next_batch, next_row, own, num_keys, KEYS
+            mask_ptr, mask_strides, next_batch, next_row, own, num_keys, KEYS
         )
         k.store((grad_k * scale).to(dtype))
         v.store(grad_v.to(dtype))

@@ -34,8 +34,8 @@ sum. Above the highest, float32 has room for the sums of values.
 
 Cta = namedtuple(
     "Cta",
-    "bias_desc q k v gate_desc mask out_desc rest_desc lse lse_stride out_smem bias_smem mask_smem "
-    "unmasked_smem again_smem rest_smem gate_full bias_full finished row_full "
+    "bias_desc q k v gate_desc mask out_desc rest_desc lse_ptr lse_stride out_smem bias_smem "
+    "mask_smem unmasked_smem again_smem rest_smem gate_full bias_full finished row_full "
     "batch head first_q first_row rows num_rows num_heads num_queries scale "
     "HAS_GATE HAS_BIAS BIAS_SCALE TRANSPOSED KEEPS C BLOCK_K NUM_BLOCKS KEYS GROUPS",
 )
@@ -257,7 +257,9 @@ def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
             (cta.batch * cta.num_rows + row).to(gl.int64) * cta.num_heads + cta.head
         ) * cta.lse_stride
         gl.store(
-            cta.lse + start + queries, highest + parts.log2(sums), mask=queries < cta.num_queries
+            cta.lse_ptr + start + queries,
+            highest + parts.log2(sums),
+            mask=queries < cta.num_queries,
         )
     tma.store_wait(0)
     return held
@@ -295,8 +297,8 @@ def run_partitions(cta):
 
 @gluon.jit
 def attention_forward_hopper_kernel(
-    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask, lse, mask_strides,
-    lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
+    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask_ptr, lse_ptr,
+    mask_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
     TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
     NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
@@ -326,9 +328,9 @@ def attention_forward_hopper_kernel(
     finished = smem.barriers(1, GROUPS).index(0)
     fence_async_shared()
 
-    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
+    mask = parts.mask_of(mask_ptr, batch, mask_strides, num_keys)
     run_partitions(Cta(
-        bias_desc, q, k, v, gate_desc, mask, out_desc, rest_desc, lse, gl.to_tensor(lse_stride),
+        bias_desc, q, k, v, gate_desc, mask, out_desc, rest_desc, lse_ptr, gl.to_tensor(lse_stride),
         out_smem, bias_smem, mask_smem, unmasked_smem, again_smem, rest_smem,
         gate_full, others.index(0), finished, others.index(1),
         batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),

@@ -108,10 +108,10 @@ Mask = namedtuple("Mask", "start stride_r stride_k num_keys")
 
 
 @gluon.jit
-def mask_of(mask, batch, strides, num_keys):
+def mask_of(mask_ptr, batch, strides, num_keys):
     """The `Mask` of a sample."""
     stride_b, stride_r, stride_k = strides
-    start = mask + batch.to(gl.int64) * stride_b
+    start = mask_ptr + batch.to(gl.int64) * stride_b
     return Mask(start, gl.to_tensor(stride_r), gl.to_tensor(stride_k), gl.to_tensor(num_keys))
 
 
@@ -185,7 +185,7 @@ def in_line(x):
 
 
 @gluon.jit
-def waiting_at(waiting, batch, row, head, first_q, sizes, layout: gl.constexpr):
+def waiting_at(waiting_ptr, batch, row, head, first_q, sizes, layout: gl.constexpr):
     """Addresses of 64 queries' gradients that wait for more keys, in the order of `in_line`.
 
     ``waiting`` (B, R, H, blocks of queries, 64 C) is float32. In this order a warp reads and writes
@@ -196,7 +196,7 @@ def waiting_at(waiting, batch, row, head, first_q, sizes, layout: gl.constexpr):
     C: gl.constexpr = layout.instr_shape[1]
     LINE: gl.constexpr = in_line(gl.full([64, C], 0.0, gl.float32, layout)).type.layout
     block = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * gl.cdiv(num_queries, 64)
-    start = waiting + (block + first_q // 64) * (64 * C)
+    start = waiting_ptr + (block + first_q // 64) * (64 * C)
     return start + gl.arange(0, 64 * C, layout=LINE)
 
 

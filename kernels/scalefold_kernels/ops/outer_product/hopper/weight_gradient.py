@@ -36,7 +36,7 @@ COLUMNS = gl.constexpr(128)
 
 Cta = namedtuple(
     "Cta",
-    "out a b grad outer_smem size_c size_z size_j j_per_part",
+    "out_ptr a b grad outer_smem size_c size_z size_j j_per_part",
 )
 
 
@@ -94,7 +94,7 @@ def multiply_grad(grad_smem, slot, outer_smem, w: gl.constexpr, low, high):
 
 
 @gluon.jit
-def write(total, out, z, c, size_c, size_z):
+def write(total, out_ptr, z, c, size_c, size_z):
     """A part's sums of 64 z, as (part, z, c, d)."""
     L: gl.constexpr = total.type.layout
     part = gl.program_id(2) * gl.num_programs(1) + gl.program_id(1)
@@ -104,7 +104,7 @@ def write(total, out, z, c, size_c, size_z):
     z += gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
     rows = (part.to(gl.int64) * size_z + z) * size_c * size_c
     inside = (z < size_z)[:, None] & ((c < size_c) & (d < size_c))[None, :]
-    gl.store(out + rows[:, None] + (c * size_c + d)[None, :], total, mask=inside)
+    gl.store(out_ptr + rows[:, None] + (c * size_c + d)[None, :], total, mask=inside)
 
 
 @gluon.jit
@@ -131,13 +131,13 @@ def compute(w: gl.constexpr, cta):
     low, high = multiply_grad(cta.grad.slots, slot, cta.outer_smem, w, low, high)
     low, high = mma_wait(0, [low, high])
     c = (gl.program_id(0) * 2 + w) * GROUP_C
-    write(low, cta.out, 0, c, cta.size_c, cta.size_z)
-    write(high, cta.out, ROWS, c, cta.size_c, cta.size_z)
+    write(low, cta.out_ptr, 0, c, cta.size_c, cta.size_z)
+    write(high, cta.out_ptr, ROWS, c, cta.size_c, cta.size_z)
 
 
 @gluon.jit
 def outer_product_weight_gradient_hopper_kernel(
-    a_desc, b_desc, grad_desc, out, size_c, size_z, size_j, j_per_part,
+    a_desc, b_desc, grad_desc, out_ptr, size_c, size_z, size_j, j_per_part,
     STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``out`` (part, z, c, d): sums of a block of i and ``j_per_part`` j each.
@@ -148,7 +148,7 @@ def outer_product_weight_gradient_hopper_kernel(
     a, b = ring.new(a_desc, 2, 0), ring.new(b_desc, STAGES, 2)
     grad = ring.along(b, grad_desc, 2 * PAIR * STAGES)
     two_groups(Cta(
-        out, a, b, grad, outer_smem, gl.to_tensor(size_c), gl.to_tensor(size_z),
+        out_ptr, a, b, grad, outer_smem, gl.to_tensor(size_c), gl.to_tensor(size_z),
         gl.to_tensor(size_j), gl.to_tensor(j_per_part),
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
