@@ -112,6 +112,20 @@ def test_every_kernel_is_listed() -> None:
     assert {f"{table}_kernel" for table in _all_tables()} <= {f.__name__ for f in launched}
 
 
+def test_arguments_are_named_by_what_they_are() -> None:
+    kinds = {
+        (case.kernel.fn.__name__, name): kind
+        for op in OPS
+        for case in cases_of(op)
+        for name, kind in case.signature.items()
+        if isinstance(kind, str)
+    }
+    for starts, ends in ("*", "_ptr"), ("tensordesc", "_desc"):
+        found = {key for key, kind in kinds.items() if kind.startswith(starts)}
+        assert found == {key for key in kinds if key[1].endswith(ends)}
+    assert not [key for key in kinds if key[1][0].isupper()]  # as constants are
+
+
 SPILLING = """
 import triton
 import triton.language as tl

@@ -29,19 +29,20 @@ def slots_of(inboxes, like_ptr, slot_bytes, count):
 
 
 @triton.jit
-def places(tile, across, rows, run, D, B, a, d, b, ROWS: tl.constexpr, COLS: tl.constexpr):
+def places(tile, across, rows, run, sizes, a, d, b, ROWS: tl.constexpr, COLS: tl.constexpr):
     """Offsets of a tile's elements: by the rows' strides, and in dense rows; and which exist."""
     row = tile // across * ROWS + tl.arange(0, ROWS)
     col = tile % across * COLS + tl.arange(0, COLS)
     wide = row.to(tl.int64)
-    start = wide // (D * B) * a + wide // B % D * d + wide % B * b
+    size_d, size_b = sizes
+    start = wide // (size_d * size_b) * a + wide // size_b % size_d * d + wide % size_b * b
     inside = (row < rows)[:, None] & (col < run)[None, :]
     return start[:, None] + col[None, :], wide[:, None] * run + col[None, :], inside
 
 
-@triton.jit(do_not_specialize=["rows", "D", "B", "rank"])
+@triton.jit(do_not_specialize=["rows", "size_d", "size_b", "rank"])
 def exchange_kernel(
-    x_ptr, out_ptr, inboxes_ptr, counts_ptr, slot_bytes, rank, rows, D, B, run,
+    x_ptr, out_ptr, inboxes_ptr, counts_ptr, slot_bytes, rank, rows, size_d, size_b, run,
     x_a, x_d, x_b, x_part, out_a, out_d, out_b, out_part,
     SIZE: tl.constexpr, PEERS: tl.constexpr, SUM: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, GRID: tl.constexpr, LOOKS: tl.constexpr,
@@ -64,7 +65,7 @@ def exchange_kernel(
     tiles = tl.cdiv(rows, ROWS) * across
     part = tl.cast(rows, tl.int64) * run
     x_part, out_part = tl.cast(x_part, tl.int64), tl.cast(out_part, tl.int64)
-    order = tl.arange(0, PEERS)
+    sizes, order = (size_d, size_b), tl.arange(0, PEERS)
     exists = order < SIZE - 1
     peers = ((rank + 1 + order) % SIZE).to(tl.int64)  # each rank begins with another
     inboxes, own_inbox = tl.load(inboxes_ptr + peers), tl.load(inboxes_ptr + rank)
@@ -74,7 +75,7 @@ def exchange_kernel(
 
     tile = cta
     while tile < tiles:
-        at, flat, inside = places(tile, across, rows, run, D, B, x_a, x_d, x_b, ROWS, COLS)
+        at, flat, inside = places(tile, across, rows, run, sizes, x_a, x_d, x_b, ROWS, COLS)
         mask = exists[:, None, None] & inside[None, :, :]
         sent = tl.load(x_ptr + peer_parts * x_part + at[None, :, :], mask=mask)
         tl.store(slots_ptr + (own * part + flat)[None, :, :], sent, mask=mask)
@@ -87,8 +88,8 @@ def exchange_kernel(
         if not SUM:  # while the others' parts are on their way
             tile = cta
             while tile < tiles:
-                at, _, inside = places(tile, across, rows, run, D, B, x_a, x_d, x_b, ROWS, COLS)
-                to, _, _ = places(tile, across, rows, run, D, B, out_a, out_d, out_b, ROWS, COLS)
+                at, _, inside = places(tile, across, rows, run, sizes, x_a, x_d, x_b, ROWS, COLS)
+                to, _, _ = places(tile, across, rows, run, sizes, out_a, out_d, out_b, ROWS, COLS)
                 kept = tl.load(x_ptr + own * x_part + at, mask=inside)
                 tl.store(out_ptr + own * out_part + to, kept, mask=inside)
                 tile += GRID
@@ -102,8 +103,8 @@ def exchange_kernel(
         tl.debug_barrier()
     tile = cta
     while tile < tiles:
-        at, flat, inside = places(tile, across, rows, run, D, B, x_a, x_d, x_b, ROWS, COLS)
-        to, _, _ = places(tile, across, rows, run, D, B, out_a, out_d, out_b, ROWS, COLS)
+        at, flat, inside = places(tile, across, rows, run, sizes, x_a, x_d, x_b, ROWS, COLS)
+        to, _, _ = places(tile, across, rows, run, sizes, out_a, out_d, out_b, ROWS, COLS)
         mask = exists[:, None, None] & inside[None, :, :]
         came_ptr = own_slot_ptr + peer_parts * part + flat[None, :, :]
         came = tl.load(came_ptr, mask=mask, other=0.0, cache_modifier=".cg")

@@ -134,7 +134,7 @@ def compute(w, cta):
 @gluon.jit
 def triangle_product_hopper_kernel(
     x_desc, y_desc, out_desc, rows, columns, inner,
-    x_desc_2, y_desc_2, out_desc_2, rows_2, columns_2, inner_2, batch,
+    x_2_desc, y_2_desc, out_2_desc, rows_2, columns_2, inner_2, batch,
     PRODUCTS: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Products (batch, rows, inner) x (batch, inner, columns); for operands see `is_transposed`."""
@@ -146,7 +146,7 @@ def triangle_product_hopper_kernel(
         num_tiles_2 = gl.cdiv(sizes_2[1], GROUPS * BLOCK) * gl.cdiv(sizes_2[2], BLOCK)
         num_tiles = gl.maximum(num_tiles, num_tiles_2)
     rounds = gl.cdiv(batch * num_tiles, gl.num_programs(0))
-    products = (x_desc, y_desc, out_desc, sizes), (x_desc_2, y_desc_2, out_desc_2, sizes_2)
+    products = (x_desc, y_desc, out_desc, sizes), (x_2_desc, y_2_desc, out_2_desc, sizes_2)
     two_groups(Cta(
         products, new_blocks(STAGES * GROUPS), new_blocks(STAGES), smem.tiles(out_desc, GROUPS),
         ring.barriers(STAGES, GROUPS), rounds, PRODUCTS,
