@@ -43,10 +43,10 @@ def sum_products(
 
 
 @triton.jit
-def store_part(
-    partial_ptr, partial_bias_ptr, products, sums, first, row, column, total, num_rows, num_columns
-):
-    """A part of `partial` (parts, total, num_columns) and `partial_bias`, rows first + row."""
+def store_part(places, part, first, row, column, total, num_rows, num_columns):
+    """Store a part in partial (parts, total, num_columns) and partial_bias (parts, total)."""
+    partial_ptr, partial_bias_ptr = places
+    products, sums = part
     place = tl.program_id(0) * total + first + row
     inside = (row[:, None] < num_rows) & (column[None, :] < num_columns)
     tl.store(partial_ptr + place[:, None] * num_columns + column[None, :], products, mask=inside)
@@ -63,11 +63,11 @@ def triangle_output_weights_kernel(
     """Sums of grad_value (P, Z) x x_hat (C, P); CTA (s, t, u): part, rows and columns."""
     row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
-    products, sums = sum_products(
+    part = sum_products(
         grad_value_ptr, x_hat_ptr, row, index(column, INT64), num_positions, Z, C, 1, Z, 1,
         num_positions, BLOCK_P, PRECISION,
     )  # fmt: skip
-    store_part(partial_ptr, partial_bias_ptr, products, sums, 0, row, column, Z, Z, C)
+    store_part((partial_ptr, partial_bias_ptr), part, 0, row, column, Z, Z, C)
 
 
 @triton.jit
@@ -79,24 +79,21 @@ def triangle_projection_weights_kernel(
     """Sums of grad_values (4 C, P), then of grad_gate (P, Z), x x_hat (P, Z)."""
     ABOVE: tl.constexpr = (4 * C + BLOCK_R - 1) // BLOCK_R
     column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
+    places = partial_ptr, partial_bias_ptr
     if tl.program_id(1) < ABOVE:
         row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
-        products, sums = sum_products(
+        part = sum_products(
             grad_values_ptr, x_hat_ptr, row.to(tl.int64), column, num_positions, 4 * C, Z,
             num_positions, 1, Z, 1, BLOCK_P, PRECISION,
         )  # fmt: skip
-        store_part(
-            partial_ptr, partial_bias_ptr, products, sums, 0, row, column, 4 * C + Z, 4 * C, Z
-        )
+        store_part(places, part, 0, row, column, 4 * C + Z, 4 * C, Z)
     else:
         row = (tl.program_id(1) - ABOVE) * BLOCK_R + tl.arange(0, BLOCK_R)
-        products, sums = sum_products(
+        part = sum_products(
             grad_gate_ptr, x_hat_ptr, row, column, num_positions, Z, Z, 1, Z, Z, 1,
             BLOCK_P, PRECISION,
         )  # fmt: skip
-        store_part(
-            partial_ptr, partial_bias_ptr, products, sums, 4 * C, row, column, 4 * C + Z, Z, Z
-        )
+        store_part(places, part, 4 * C, row, column, 4 * C + Z, Z, Z)
 
 
 def projection_gradients(

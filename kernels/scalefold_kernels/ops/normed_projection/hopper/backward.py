@@ -239,9 +239,9 @@ def compute(w, cta):
         x_tile, grad_tile = cta.x.slots.index(w + zero), cta.through.slots.index(w + zero)
         few_tile = cta.few_smem.index(w + zero)
         # Loaded long before they are used.
-        row = first + gl.arange(0, ROWS, layout=ROW)
-        mean = gl.load(cta.stats_ptr + row, mask=row < cta.num_rows, other=0.0)
-        rstd = gl.load(cta.stats_ptr + cta.num_rows + row, mask=row < cta.num_rows, other=0.0)
+        r = first + gl.arange(0, ROWS, layout=ROW)
+        mean = gl.load(cta.stats_ptr + r, mask=r < cta.num_rows, other=0.0)
+        rstd = gl.load(cta.stats_ptr + cta.num_rows + r, mask=r < cta.num_rows, other=0.0)
         few = few_tile  # unused without HAS_FEW, but it must be defined
         if cta.HAS_FEW:
             few = load_few(cta, first, cta.BLOCK_F, A)

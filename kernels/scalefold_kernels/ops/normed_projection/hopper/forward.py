@@ -77,9 +77,9 @@ def normalised(tile, first, cta, L: gl.constexpr):
     """Rows after LayerNorm; their statistics are stored."""
     c = gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(0, L))
     x_hat, mean, rstd = standardise(tile.load(L), cta.C)
-    row = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
-    gl.store(cta.stats_ptr + row, mean, mask=row < cta.num_rows)
-    gl.store(cta.stats_ptr + cta.num_rows + row, rstd, mask=row < cta.num_rows)
+    r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
+    gl.store(cta.stats_ptr + r, mean, mask=r < cta.num_rows)
+    gl.store(cta.stats_ptr + cta.num_rows + r, rstd, mask=r < cta.num_rows)
     # Both are 0 beyond C.
     norm_weight = gl.load(cta.norm_weight_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
     norm_bias = gl.load(cta.norm_bias_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
