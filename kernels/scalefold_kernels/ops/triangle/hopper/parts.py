@@ -19,6 +19,7 @@ from scalefold_kernels.gluon import ROWS
 from scalefold_kernels.gpu import SM_REGISTERS, num_sms
 from scalefold_kernels.ops.norm.triton import EPS
 from scalefold_kernels.ops.triangle.arguments import Sizes
+from scalefold_kernels.ops.triangle.triton.parts import SIGMOID
 from scalefold_kernels.tma import tiles_of, within_reach
 
 GROUPS = gl.constexpr(2)
@@ -68,17 +69,8 @@ def load_weight(desc, ready, slots):
 
 @gluon.jit
 def sigmoid(x):
-    """Same as the function of `scalefold_kernels.ops.triangle.triton.parts`."""
-    return gl.inline_asm_elementwise(
-        """{
-        .reg .f32 t;
-        mul.f32 t, $1, 0fBFB8AA3B;
-        ex2.approx.ftz.f32 t, t;
-        add.f32 t, t, 0f3F800000;
-        rcp.approx.ftz.f32 $0, t;
-        }""",
-        "=f,f", [x], gl.float32, True, 1,
-    )  # fmt: skip
+    """By `SIGMOID`."""
+    return gl.inline_asm_elementwise(SIGMOID, "=f,f", [x], gl.float32, True, 1)
 
 
 @gluon.jit

@@ -16,24 +16,25 @@ NO_ASSEMBLY = tl.constexpr(ON_AMD or triton.knobs.runtime.interpret)
 """Where NVIDIA's instructions are unknown."""
 
 
+SIGMOID = tl.constexpr("""{
+        .reg .f32 t;
+        mul.f32 t, $1, 0fBFB8AA3B;
+        ex2.approx.ftz.f32 t, t;
+        add.f32 t, t, 0f3F800000;
+        rcp.approx.ftz.f32 $0, t;
+        }""")
+"""Two special-function instructions; relative error about 2^-21 of any normal result."""
+
+
 @triton.jit
 def sigmoid(x):
-    """Two special-function instructions; relative error about 2^-21 of any normal result.
+    """By `SIGMOID`, where it is known.
 
     Impure, so that Triton does not make it again for each layout in which the result is used.
     """
     if NO_ASSEMBLY:
         return tl.sigmoid(x)
-    return tl.inline_asm_elementwise(
-        """{
-            .reg .f32 t;
-            mul.f32 t, $1, 0fBFB8AA3B;
-            ex2.approx.ftz.f32 t, t;
-            add.f32 t, t, 0f3F800000;
-            rcp.approx.ftz.f32 $0, t;
-            }""",
-        "=f,f", [x], dtype=tl.float32, is_pure=False, pack=1,
-    )  # fmt: skip
+    return tl.inline_asm_elementwise(SIGMOID, "=f,f", [x], dtype=tl.float32, is_pure=False, pack=1)
 
 
 @triton.jit
