@@ -34,24 +34,24 @@ def triangle_projection_forward_kernel(
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
-    zed = tl.arange(0, BLOCK_Z)
-    inside = (position[:, None] < num_positions) & (zed[None, :] < Z)
+    z = tl.arange(0, BLOCK_Z)
+    inside = (position[:, None] < num_positions) & (z[None, :] < Z)
     row = position.to(tl.int64)[:, None] * Z
-    x = tl.load(z_ptr + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(z_ptr + row + z[None, :], mask=inside, other=0.0).to(tl.float32)
     mask = tl.load(mask_ptr + position, mask=position < num_positions, other=0.0).to(tl.float32)
     x_hat, mean, rstd = standardise(x, Z, BLOCK_Z)
     tl.store(mean_ptr + position, mean, mask=position < num_positions)
     tl.store(rstd_ptr + position, rstd, mask=position < num_positions)
-    normed = x_hat * load_vector(norm_weight_ptr, zed, Z)[None, :]
-    normed = (normed + load_vector(norm_bias_ptr, zed, Z)[None, :]).to(z_ptr.dtype.element_ty)
+    normed = x_hat * load_vector(norm_weight_ptr, z, Z)[None, :]
+    normed = (normed + load_vector(norm_bias_ptr, z, Z)[None, :]).to(z_ptr.dtype.element_ty)
     for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
         channel = step // 2 * BLOCK_C + tl.arange(0, BLOCK_C)
         is_a = step % 2 == 0
         weight_ptr = tl.where(is_a, a_weight_ptr, b_weight_ptr)
         gate_w = tl.where(is_a, a_gate_weight_ptr, b_gate_weight_ptr)
-        gate_w = tl.trans(load_matrix(gate_w, channel, zed, channel < C, Z))
+        gate_w = tl.trans(load_matrix(gate_w, channel, z, channel < C, Z))
         opened = tl.dot(normed, gate_w, input_precision=PRECISION)
-        weight = tl.trans(load_matrix(weight_ptr, channel, zed, channel < C, Z))
+        weight = tl.trans(load_matrix(weight_ptr, channel, z, channel < C, Z))
         value = tl.dot(normed, weight, input_precision=PRECISION)
         opened += load_vector(tl.where(is_a, a_gate_bias_ptr, b_gate_bias_ptr), channel, C)[None, :]
         value += load_vector(tl.where(is_a, a_bias_ptr, b_bias_ptr), channel, C)[None, :]
@@ -61,7 +61,7 @@ def triangle_projection_forward_kernel(
         tl.store(at + position[:, None], value.to(z_ptr.dtype.element_ty), mask=inside_PC)
     for first in tl.range(0, Z, BLOCK_C, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_C)
-        weight = load_matrix(gate_weight_ptr, column, zed, column < Z, Z)
+        weight = load_matrix(gate_weight_ptr, column, z, column < Z, Z)
         logit = tl.dot(normed, tl.trans(weight), input_precision=PRECISION)
         logit += load_vector(gate_bias_ptr, column, Z)[None, :]
         inside_column = (position[:, None] < num_positions) & (column[None, :] < Z)
@@ -86,18 +86,18 @@ def triangle_projection_backward_kernel(
     """
     dtype: tl.constexpr = z_ptr.dtype.element_ty
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
-    zed = tl.arange(0, BLOCK_Z)
-    inside = (position[:, None] < num_positions) & (zed[None, :] < Z)
+    z = tl.arange(0, BLOCK_Z)
+    inside = (position[:, None] < num_positions) & (z[None, :] < Z)
     row = position.to(tl.int64)[:, None] * Z
-    x = tl.load(z_ptr + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(z_ptr + row + z[None, :], mask=inside, other=0.0).to(tl.float32)
     mean = tl.load(mean_ptr + position, mask=position < num_positions, other=0.0)
     rstd = tl.load(rstd_ptr + position, mask=position < num_positions, other=0.0)
     mask = tl.load(mask_ptr + position, mask=position < num_positions, other=0.0).to(tl.float32)
-    norm_weight = load_vector(norm_weight_ptr, zed, Z)
+    norm_weight = load_vector(norm_weight_ptr, z, Z)
     x_hat = (x - mean[:, None]) * rstd[:, None]
-    normed = x_hat * norm_weight[None, :] + load_vector(norm_bias_ptr, zed, Z)[None, :]
+    normed = x_hat * norm_weight[None, :] + load_vector(norm_bias_ptr, z, Z)[None, :]
     normed = normed.to(dtype)
-    tl.store(x_hat_ptr + row + zed[None, :], x_hat.to(dtype), mask=inside)
+    tl.store(x_hat_ptr + row + z[None, :], x_hat.to(dtype), mask=inside)
     grad_normed = tl.zeros((BLOCK_P, BLOCK_Z), tl.float32)
     for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
         channel = step // 2 * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -108,10 +108,8 @@ def triangle_projection_backward_kernel(
         grad = grad.to(tl.float32)
         value = tl.load(tl.where(is_a, a_ptr, b_ptr) + offset, mask=inside_PC, other=0.0)
         gate_w = tl.where(is_a, a_gate_weight_ptr, b_gate_weight_ptr)
-        gate_w = load_matrix(gate_w, channel, zed, channel < C, Z)
-        weight = load_matrix(
-            tl.where(is_a, a_weight_ptr, b_weight_ptr), channel, zed, channel < C, Z
-        )
+        gate_w = load_matrix(gate_w, channel, z, channel < C, Z)
+        weight = load_matrix(tl.where(is_a, a_weight_ptr, b_weight_ptr), channel, z, channel < C, Z)
         opened = tl.dot(normed, tl.trans(gate_w), input_precision=PRECISION)
         opened += load_vector(tl.where(is_a, a_gate_bias_ptr, b_gate_bias_ptr), channel, C)[None, :]
         opened = sigmoid(opened)
@@ -127,14 +125,14 @@ def triangle_projection_backward_kernel(
         column = first + tl.arange(0, BLOCK_C)
         inside_column = (position[:, None] < num_positions) & (column[None, :] < Z)
         grad_logit = tl.load(grad_gate_ptr + row + column[None, :], mask=inside_column, other=0.0)
-        weight = load_matrix(gate_weight_ptr, column, zed, column < Z, Z)
+        weight = load_matrix(gate_weight_ptr, column, z, column < Z, Z)
         grad_normed = tl.dot(grad_logit, weight, grad_normed, input_precision=PRECISION)
-    x = tl.load(z_ptr + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(z_ptr + row + z[None, :], mask=inside, other=0.0).to(tl.float32)
     x_hat = (x - mean[:, None]) * rstd[:, None]
     grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, Z)
     if HAS_THROUGH:
-        grad_x += tl.load(through_ptr + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
-    tl.store(grad_z_ptr + row + zed[None, :], grad_x.to(dtype), mask=inside)
+        grad_x += tl.load(through_ptr + row + z[None, :], mask=inside, other=0.0).to(tl.float32)
+    tl.store(grad_z_ptr + row + z[None, :], grad_x.to(dtype), mask=inside)
 
 
 def projection_forward(
