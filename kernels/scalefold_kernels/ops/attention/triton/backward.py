@@ -55,8 +55,8 @@ def attention_backward_gate_kernel(
     scaled_q_ptr, gate_strides, out_strides, rest_strides, grad_out_strides, grad_gate_strides,
     grad_o_strides, q_strides, scaled_q_strides, delta_stride,
     num_rows, num_heads, num_queries, scale,
-    C: tl.constexpr, HAS_GATE: tl.constexpr, REST_SHIFT: tl.constexpr, SCALE_Q: tl.constexpr,
-    BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_H: tl.constexpr,
+    C: tl.constexpr, REST_SHIFT: tl.constexpr, BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr,
+    BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the gate and of o, the ungated output; delta, the sum over C of their products.
 
@@ -92,7 +92,7 @@ def attention_backward_gate_kernel(
         offsets = line_start(rest_strides, batch, row, query) + places[None, :]
         out = with_rest(out, tl.load(rest_ptr + offsets, mask=inside, other=0), REST_SHIFT)
     product = out * grad
-    if HAS_GATE:
+    if gate_ptr is not None:
         offsets = line_start(gate_strides, batch, row, query) + at
         share = sigmoid(tl.load(gate_ptr + offsets, mask=inside, other=0.0))
         grad_share = (product * (1.0 - share)).to(grad_gate_ptr.dtype.element_ty)
@@ -106,7 +106,7 @@ def attention_backward_gate_kernel(
     exists = (query < num_queries) & (heads[None, :] < num_heads)
     sums = tl.sum(product.reshape(BLOCK_Q, BLOCK_H, PADDED), 2)
     tl.store(delta_ptr + heads[None, :] * delta_stride + query, sums, mask=exists)
-    if SCALE_Q:
+    if scaled_q_ptr is not None:
         offsets = line_start(q_strides, batch, row, query) + at
         scaled = tl.load(q_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         scaled *= scale * (1.0 / BIAS_SCALE)
@@ -138,8 +138,7 @@ def backward_gate(
         gate, kept.out, kept.rest, grad_out, grad_gate, grad_o, delta, q, scaled_q,
         *map(strides, (gate, kept.out, kept.rest, grad_out, grad_gate, grad_o, q, scaled_q)),
         delta.stride(2), call.num_rows, call.num_heads, call.num_queries, call.scale,
-        C=call.channels, HAS_GATE=gate is not None, SCALE_Q=scaled_q is not None,
-        REST_SHIFT=0 if kept.rest is None else SHIFTS[kept.out.dtype],
+        C=call.channels, REST_SHIFT=0 if kept.rest is None else SHIFTS[kept.out.dtype],
         BIAS_SCALE=call.bias_scale, BLOCK_Q=block_q, BLOCK_H=heads, **tile,
     )  # fmt: skip
 
@@ -172,8 +171,7 @@ def attention_backward_queries_kernel(
     q_ptr, k_ptr, v_ptr, mask_ptr, bias_ptr, lse_ptr, delta_ptr, grad_o_ptr, grad_q_ptr,
     q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_o_strides,
     grad_q_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
-    C: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    C: tl.constexpr, BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One CTA: gradient of a block of queries of one row and head."""
     batch, row, head, first_q = place_of_cta(num_rows, num_heads, BLOCK_Q)
@@ -187,7 +185,7 @@ def attention_backward_queries_kernel(
     unmasked = count_unmasked(mask_ptr, mask_strides[2], num_keys, BLOCK_K)
     alive = (unmasked > 0).to(tl.float32)
     queries = first_q + tl.arange(0, BLOCK_Q)
-    if HAS_BIAS:
+    if bias_ptr is not None:
         bias_ptr += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
 
     q, grad_o, lse, delta = load_queries(
@@ -201,7 +199,7 @@ def attention_backward_queries_kernel(
         v = load(v_ptr, v_strides[2], first_k, num_keys, C, BLOCK_K)
         s = logits(
             q, k, queries, keys, bias_ptr, bias_strides, mask_ptr, mask_strides[2],
-            num_queries, num_keys, unmasked, alive, HAS_BIAS,
+            num_queries, num_keys, unmasked, alive,
         )  # fmt: skip
         p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse[:, None])
         grad_s = p * (tl.dot(grad_o, tl.trans(v), input_precision="ieee") - delta[:, None])
@@ -214,8 +212,7 @@ def attention_backward_keys_kernel(
     q_ptr, k_ptr, v_ptr, mask_ptr, bias_ptr, lse_ptr, delta_ptr, grad_o_ptr, grad_k_ptr, grad_v_ptr,
     q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_o_strides,
     grad_k_strides, grad_v_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
-    C: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    C: tl.constexpr, BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One CTA: gradients of a block of keys and values of one row and head.
 
@@ -234,7 +231,7 @@ def attention_backward_keys_kernel(
     alive = (unmasked > 0).to(tl.float32)
     keys = first_k + tl.arange(0, BLOCK_K)
     added = masked_terms(mask_ptr, mask_strides[2], keys, num_keys, unmasked)
-    if HAS_BIAS:
+    if bias_ptr is not None:
         bias_ptr += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
 
     k = load(k_ptr, k_strides[2], first_k, num_keys, C, BLOCK_K)
@@ -248,7 +245,7 @@ def attention_backward_keys_kernel(
             first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
         )  # fmt: skip
         s = tl.dot(k, tl.trans(q), input_precision="ieee")
-        if HAS_BIAS:
+        if bias_ptr is not None:
             s += load_bias(
                 bias_ptr, bias_strides, queries[None, :], keys[:, None], num_queries, num_keys
             )
@@ -335,9 +332,7 @@ def backward_queries(call: Call, *known_and_gradient: Tensor) -> None:
     tile = call.tile("attention_backward_queries")
     grid = grid_of(call, call.num_queries, tile["BLOCK_Q"])
     arguments, constants = _arguments(call, *known_and_gradient)
-    attention_backward_queries_kernel[grid](
-        *arguments, HAS_BIAS=call.bias is not None, **constants, **tile
-    )
+    attention_backward_queries_kernel[grid](*arguments, **constants, **tile)
 
 
 def backward_keys(call: Call, *known_and_gradients: Tensor) -> None:
@@ -345,9 +340,7 @@ def backward_keys(call: Call, *known_and_gradients: Tensor) -> None:
     tile = call.tile("attention_backward_keys")
     grid = grid_of(call, call.num_keys, tile["BLOCK_K"])
     arguments, constants = _arguments(call, *known_and_gradients)
-    attention_backward_keys_kernel[grid](
-        *arguments, HAS_BIAS=call.bias is not None, **constants, **tile
-    )
+    attention_backward_keys_kernel[grid](*arguments, **constants, **tile)
 
 
 def backward_bias(call: Call, bias: Tensor, *known: Tensor) -> Tensor:

@@ -92,11 +92,11 @@ def masked_terms(mask_ptr, stride, k, num_keys, unmasked):
 @triton.jit
 def logits(
     q, k, queries, keys, bias_ptr, bias_strides, mask_ptr, mask_stride,
-    num_queries, num_keys, unmasked, alive, HAS_BIAS: tl.constexpr,
+    num_queries, num_keys, unmasked, alive,
 ):  # fmt: skip
     """Logits of a block of scaled queries and a block of keys."""
     s = tl.dot(q, tl.trans(k), input_precision="ieee")
-    if HAS_BIAS:
+    if bias_ptr is not None:
         s += load_bias(
             bias_ptr, bias_strides, queries[:, None], keys[None, :], num_queries, num_keys
         )
@@ -123,8 +123,8 @@ def attention_forward_kernel(
     q_ptr, k_ptr, v_ptr, gate_ptr, mask_ptr, bias_ptr, out_ptr, lse_ptr, rest_ptr,
     q_strides, k_strides, v_strides, gate_strides, mask_strides, bias_strides, out_strides,
     rest_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
-    C: tl.constexpr, HAS_GATE: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
-    REST_SHIFT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    C: tl.constexpr, BIAS_SCALE: tl.constexpr, REST_SHIFT: tl.constexpr, BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One CTA: a block of queries of one row and head.
 
@@ -140,7 +140,7 @@ def attention_forward_kernel(
     unmasked = count_unmasked(mask_ptr, mask_strides[2], num_keys, BLOCK_K)
     alive = (unmasked > 0).to(tl.float32)
     queries = first_q + tl.arange(0, BLOCK_Q)
-    if HAS_BIAS:
+    if bias_ptr is not None:
         bias_ptr += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
 
     q = load(q_ptr, q_strides[2], first_q, num_queries, C, BLOCK_Q)
@@ -154,7 +154,7 @@ def attention_forward_kernel(
         v = load(v_ptr, v_strides[2], first_k, num_keys, C, BLOCK_K)
         s = logits(
             q, k, queries, keys, bias_ptr, bias_strides, mask_ptr, mask_strides[2],
-            num_queries, num_keys, unmasked, alive, HAS_BIAS,
+            num_queries, num_keys, unmasked, alive,
         )  # fmt: skip
         new_highest = tl.maximum(highest, tl.max(s, 1) * (LOG2E * BIAS_SCALE))
         p = tl.exp2(s * (LOG2E * BIAS_SCALE) - new_highest[:, None])
@@ -163,7 +163,7 @@ def attention_forward_kernel(
         o = tl.dot(p.to(v.dtype), v, o * shrink[:, None], input_precision="ieee")
         highest = new_highest
     o = o / total[:, None]
-    if HAS_GATE:
+    if gate_ptr is not None:
         gate_ptr += row_offset(gate_strides, batch, row, head)
         o *= sigmoid(load(gate_ptr, gate_strides[2], first_q, num_queries, C, BLOCK_Q))
     store(out_ptr, o, out_strides[2], first_q, num_queries, C, BLOCK_Q)
@@ -183,6 +183,6 @@ def forward(call: Call, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
         q, k, v, gate, mask, bias, out, lse, rest, *map(strides, (q, k, v, gate)),
         call.mask_strides, strides(bias), strides(out), strides(rest), lse.stride(2),
         *call.scalars,
-        C=call.channels, HAS_GATE=gate is not None, HAS_BIAS=bias is not None,
-        BIAS_SCALE=call.bias_scale, REST_SHIFT=0 if rest is None else SHIFTS[out.dtype], **tile,
+        C=call.channels, BIAS_SCALE=call.bias_scale,
+        REST_SHIFT=0 if rest is None else SHIFTS[out.dtype], **tile,
     )  # fmt: skip

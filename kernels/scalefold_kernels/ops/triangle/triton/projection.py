@@ -75,7 +75,6 @@ def triangle_projection_backward_kernel(
     b_ptr, norm_weight_ptr, norm_bias_ptr, a_weight_ptr, a_gate_weight_ptr, a_gate_bias_ptr,
     b_weight_ptr, b_gate_weight_ptr, b_gate_bias_ptr, gate_weight_ptr,
     grad_z_ptr, grad_values_ptr, x_hat_ptr, num_positions,
-    HAS_THROUGH: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -130,7 +129,7 @@ def triangle_projection_backward_kernel(
     x = tl.load(z_ptr + row + z[None, :], mask=inside, other=0.0).to(tl.float32)
     x_hat = (x - mean[:, None]) * rstd[:, None]
     grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, Z)
-    if HAS_THROUGH:
+    if through_ptr is not None:
         grad_x += tl.load(through_ptr + row + z[None, :], mask=inside, other=0.0).to(tl.float32)
     tl.store(grad_z_ptr + row + z[None, :], grad_x.to(dtype), mask=inside)
 
@@ -161,7 +160,7 @@ def projection_backward(
         weights.a, weights.a_gate, weights.a_gate_bias,
         weights.b, weights.b_gate, weights.b_gate_bias, weights.gate,
         grad_z, grad_values, x_hat, sizes.positions,
-        HAS_THROUGH=gradients.through is not None, BLOCK_Z=block(sizes.pair),
+        BLOCK_Z=block(sizes.pair),
         **sizes.constants(), **tile,
     )  # fmt: skip
     return grad_z, projection_gradients(sizes, grad_values, gradients.gate, x_hat, weights)
