@@ -14,6 +14,10 @@ MIN_CAPABILITY = (8, 0)
 """Compute capability of the oldest NVIDIA GPUs with bfloat16 matrix products: A100, RTX 30."""
 
 
+SM_REGISTERS = 64 * 1024
+"""Registers of an SM."""
+
+
 def why_not_hopper(device: torch.device) -> str | None:
     """Why kernels for Hopper GPUs do not run on a device, or None."""
     if not is_hopper(device):

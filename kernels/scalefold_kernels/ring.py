@@ -1,10 +1,10 @@
-"""Rings: places in shared memory that a loader fills in turn, some ahead of the warp groups.
+"""Rings: slots in shared memory that a loader fills in turn, some ahead of the warp groups.
 
-Number i has place i % places. Two barriers belong to a place: ``full`` says that its tiles have
+Number i has slot i % slots. Two barriers belong to a slot: ``full`` says that its tiles have
 arrived, ``empty`` that all warp groups are done with them. Both complete once for each number of
-the place, so that the phase to wait for is the parity of i // places.
+the slot, so that the phase to wait for is the parity of i // slots.
 
-``w``, where it is given, is one of two warp groups with places of their own, which alternate.
+``w``, where it is given, is one of two warp groups with slots of their own, which alternate.
 """
 
 from collections import namedtuple
@@ -17,21 +17,21 @@ from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_load
 
 Barriers = namedtuple("Barriers", "full empty")
-"""A ring whose places in shared memory are kept elsewhere."""
+"""A ring whose slots in shared memory are kept elsewhere."""
 
 Ring = namedtuple("Ring", "desc slots full empty")
-"""A ring of one tensor: how TMA reads it, places in shared memory, barriers."""
+"""A ring of one tensor: how TMA reads it, slots in shared memory, barriers."""
 
 
 @gluon.jit
-def barriers(PLACES: gl.constexpr, READERS: gl.constexpr):
-    """Make the barriers of places that ``READERS`` warp groups give back."""
-    return Barriers(smem.barriers(PLACES, 1), smem.barriers(PLACES, READERS))
+def barriers(SLOTS: gl.constexpr, READERS: gl.constexpr):
+    """Make the barriers of slots that ``READERS`` warp groups give back."""
+    return Barriers(smem.barriers(SLOTS, 1), smem.barriers(SLOTS, READERS))
 
 
 @gluon.jit
 def of_slots(desc, slots, READERS: gl.constexpr):
-    """Make a `Ring` of this shared memory, whose places ``READERS`` warp groups give back.
+    """Make a `Ring` of this shared memory, whose slots ``READERS`` warp groups give back.
 
     With 0 ``READERS`` tiles stay, see `fill`.
     """
@@ -43,55 +43,55 @@ def of_slots(desc, slots, READERS: gl.constexpr):
 
 
 @gluon.jit
-def new(desc, PLACES: gl.constexpr, READERS: gl.constexpr):
+def new(desc, SLOTS: gl.constexpr, READERS: gl.constexpr):
     """Make a `Ring` as `of_slots`, with new shared memory."""
-    return of_slots(desc, smem.tiles(desc, PLACES), READERS)
+    return of_slots(desc, smem.tiles(desc, SLOTS), READERS)
 
 
 @gluon.jit
-def along(ring, desc, PLACES: gl.constexpr):
+def along(ring, desc, SLOTS: gl.constexpr):
     """A `Ring` of another tensor with the barriers of this one: `load_pair` fills both."""
-    return Ring(desc, smem.tiles(desc, PLACES), ring.full, ring.empty)
+    return Ring(desc, smem.tiles(desc, SLOTS), ring.full, ring.empty)
 
 
 @gluon.jit
 def beside(ring, desc):
-    """A `Ring` of another tensor, with tiles of the same size, in the same places."""
+    """A `Ring` of another tensor, with tiles of the same size, in the same slots."""
     return Ring(desc, ring.slots, ring.full, ring.empty)
 
 
 @gluon.jit
-def place(ring, i, w=None):
-    """Place of number ``i``."""
-    PLACES: gl.constexpr = ring.full.shape[0]
+def slot(ring, i, w=None):
+    """Slot of number ``i``."""
+    SLOTS: gl.constexpr = ring.full.shape[0]
     if w is None:
-        return i % PLACES
+        return i % SLOTS
     else:  # noqa: RET505 (of constants)
-        return i % (PLACES // 2) * 2 + w
+        return i % (SLOTS // 2) * 2 + w
 
 
 @gluon.jit
 def phase(ring, i, w=None):
     """Phase of the barrier ``full`` in which number ``i`` arrives; ``empty`` is one behind."""
-    PLACES: gl.constexpr = ring.full.shape[0] if w is None else ring.full.shape[0] // 2
-    return (i // PLACES) & 1
+    SLOTS: gl.constexpr = ring.full.shape[0] if w is None else ring.full.shape[0] // 2
+    return (i // SLOTS) & 1
 
 
 @gluon.jit
 def wait_full(ring, i, w=None):
-    """Wait until number ``i`` has arrived; returns its place."""
-    at = place(ring, i, w)
+    """Wait until number ``i`` has arrived; returns its slot."""
+    at = slot(ring, i, w)
     mbarrier.wait(ring.full.index(at), phase(ring, i, w))
     return at
 
 
 @gluon.jit
 def wait_empty(ring, i, BYTES: gl.constexpr, w=None):
-    """Wait until there is room for number ``i``; returns its place.
+    """Wait until there is room for number ``i``; returns its slot.
 
-    The place's barrier ``full`` then expects ``BYTES``.
+    The slot's barrier ``full`` then expects ``BYTES``.
     """
-    at = place(ring, i, w)
+    at = slot(ring, i, w)
     mbarrier.wait(ring.empty.index(at), phase(ring, i, w) ^ 1)
     mbarrier.expect(ring.full.index(at), BYTES)
     return at
@@ -99,15 +99,15 @@ def wait_empty(ring, i, BYTES: gl.constexpr, w=None):
 
 @gluon.jit
 def copy(ring, at, start, wanted=True):
-    """Start the copy to a place if ``wanted``; the place's barrier already expects its bytes."""
+    """Start the copy to a slot if ``wanted``; the slot's barrier already expects its bytes."""
     tile = smem.as_described(ring.slots.index(at), ring.desc)
     async_load(ring.desc, start, ring.full.index(at), tile, pred=wanted)
 
 
 @gluon.jit
 def fill(ring, i, start):
-    """Start the copy of number ``i``, which begins at ``start``, to a place that is still empty."""
-    at = place(ring, i)
+    """Start the copy of number ``i``, which begins at ``start``, to a slot that is still empty."""
+    at = slot(ring, i)
     smem.load(ring.desc, start, ring.full.index(at), ring.slots.index(at))
 
 

@@ -1,6 +1,6 @@
 """Which tile each kernel runs with: tables by architecture and shape class, and their lookup.
 
-``<op>/tiles.json`` holds one table for each kernel of the op::
+``<op>/tiles.json`` holds a table ``<kernel>`` for the op's ``<kernel>_kernel``::
 
     {
       "<kernel>": {
@@ -57,7 +57,7 @@ def architecture(device: torch.device) -> str:
     return f"sm_{major}{minor}"
 
 
-def tile(kernel: str, arch: str, shape: Shape) -> Tile:
+def find_tile(kernel: str, arch: str, shape: Shape) -> Tile:
     """Tile for a launch: block sizes, ``num_warps`` and ``num_stages``, as keyword arguments.
 
     ``kernel`` names the table, ``arch`` is from `architecture`, and ``shape`` has what the table's
@@ -70,8 +70,9 @@ def tile(kernel: str, arch: str, shape: Shape) -> Tile:
 
 
 def tile_for(kernel: str, x: Tensor, arch: str | None = None, **sizes: int | str) -> Tile:
-    """`tile` for a launch on a tensor: its type, its GPU or the one named, and sizes by name."""
-    return tile(kernel, arch or architecture(x.device), {**sizes, "dtype": dtype_name(x.dtype)})
+    """`find_tile` for a tensor: its type, its GPU or the one named, and sizes by name."""
+    shape = {**sizes, "dtype": dtype_name(x.dtype)}
+    return find_tile(kernel, arch or architecture(x.device), shape)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -205,10 +205,10 @@ def test_queries_as_forward_multiplies_them(device: torch.device, poisoned_memor
     """For the kernels that come after that of the gate; with heads apart in memory, too."""
     q, k, v, gate, mask, bias = _inputs((2, 3, 19, 21, 3, 8), device)
     inputs = checked(q.transpose(2, 3).contiguous().transpose(2, 3), k, v, gate, mask, bias, LN2)
-    grad_gate, grad_ungated, scaled_q = (new_rows(q.shape, q) for _ in range(3))
+    grad_gate, grad_o, scaled_q = (new_rows(q.shape, q) for _ in range(3))
     statistics = new_statistics(q)
     kept = Kept(q, statistics, None)
-    backward_gate(inputs, kept, q, grad_gate, grad_ungated, statistics, scaled_q)
+    backward_gate(inputs, kept, q, grad_gate, grad_o, statistics, scaled_q)
     torch.testing.assert_close(scaled_q, q * (inputs.scale / LN2))
 
 
@@ -217,10 +217,10 @@ def test_queries_in_the_unit_of_the_bias_stay_as_they_are(device: torch.device) 
     q, *others = _inputs((2, 3, 19, 21, 3, 8), device)
     inputs = checked(q.bfloat16(), *(x.bfloat16() for x in others), bias_scale=LN2, scale=LN2)
     assert not inputs.scales_q
-    grad_gate, grad_ungated, scaled_q = (new_rows(q.shape, inputs.q) for _ in range(3))
+    grad_gate, grad_o, scaled_q = (new_rows(q.shape, inputs.q) for _ in range(3))
     statistics = new_statistics(q)
     kept = Kept(inputs.q, statistics, None)
-    backward_gate(inputs, kept, inputs.q, grad_gate, grad_ungated, statistics, scaled_q)
+    backward_gate(inputs, kept, inputs.q, grad_gate, grad_o, statistics, scaled_q)
     assert torch.equal(scaled_q, inputs.q)
 
 

@@ -21,6 +21,7 @@ from triton.runtime import KernelInterface
 
 import scalefold_kernels
 from scalefold_kernels import ops
+from scalefold_kernels.tiles import _all_tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,6 +108,22 @@ def test_every_kernel_is_listed() -> None:
     }
     assert launched
     assert not {name for function, name in launched.items() if function not in listed}
+    # A table has the name of its kernel.
+    assert {f"{table}_kernel" for table in _all_tables()} <= {f.__name__ for f in launched}
+
+
+def test_arguments_are_named_by_what_they_are() -> None:
+    kinds = {
+        (case.kernel.fn.__name__, name): kind
+        for op in OPS
+        for case in cases_of(op)
+        for name, kind in case.signature.items()
+        if isinstance(kind, str)
+    }
+    for starts, ends in ("*", "_ptr"), ("tensordesc", "_desc"):
+        found = {key for key, kind in kinds.items() if kind.startswith(starts)}
+        assert found == {key for key in kinds if key[1].endswith(ends)}
+    assert not [key for key in kinds if key[1][0].isupper()]  # as constants are
 
 
 SPILLING = """

@@ -162,7 +162,7 @@ def test_outer_product_mean_of_channels_first(num_seq: int, device: torch.device
 
     end = slice(-LAST, None)
     few = a[:, :, end], count[:, end], z[:, end].contiguous(), grad[:, end].contiguous()
-    out_last, d_a_last, _ = results(*few)
-    out, d_a, _ = results(a, count, z, grad)
+    out_last, grad_a_last, _ = results(*few)
+    out, grad_a, _ = results(a, count, z, grad)
     assert error(out[:, end], out_last.double()) <= ROUNDED
-    assert error(d_a[:, :, end], d_a_last.double()) <= ROUNDED
+    assert error(grad_a[:, :, end], grad_a_last.double()) <= ROUNDED

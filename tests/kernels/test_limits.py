@@ -61,11 +61,11 @@ class Launch(NamedTuple):
 
 
 def output_gradients(length: int) -> None:
-    standard, d_value = new(128, 1, length, length), new(1, length, length, 128)
+    x_hat, grad_value = new(128, 1, length, length), new(1, length, length, 128)
     weights = OutputWeights(new(128), new(128), new(128, 128), new(128))
-    sizes = TriangleSizes.of(d_value, 128, 128)
+    sizes = TriangleSizes.of(grad_value, 128, 128)
     with patch.object(triangle_weights, "finish"):
-        triangle_weights.output_gradients(sizes, d_value, standard, weights)
+        triangle_weights.output_gradients(sizes, grad_value, x_hat, weights)
 
 
 def channels_first(length: int) -> Tensor:
@@ -81,10 +81,10 @@ def projected(length: int) -> None:
 
 
 LAUNCHES = [
-    Launch("output_weights_kernel", triangle_weights, output_gradients),
-    Launch("project_outer_kernel", outer_product, projected),
+    Launch("triangle_output_weights_kernel", triangle_weights, output_gradients),
+    Launch("outer_product_projection_kernel", outer_product, projected),
     Launch(
-        "mean_gradient_kernel",
+        "outer_product_mean_gradient_kernel",
         outer_product,
         lambda n: outer_product.mean_gradient(channels_first(n), new(n, n)),
     ),

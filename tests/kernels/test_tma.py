@@ -74,8 +74,8 @@ def test_steps_of_nothing_are_not_taken() -> None:
 
 def test_gradient_of_a_transition(noted: Callable[..., list[str]]) -> None:
     kernels = {
-        "gradients": "gradients_kernel",
-        "input": "input_gradient_kernel",
+        "gradients": "transition_gradients_hopper_kernel",
+        "input": "transition_input_hopper_kernel",
         "parameters": "transition_finish_kernel",
     }
     launched = noted(transition, kernels)
@@ -88,7 +88,7 @@ def test_gradient_of_a_transition(noted: Callable[..., list[str]]) -> None:
 def test_gradients_of_projections(
     noted: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = "projection_backward_hopper_kernel"
+    kernel = "normed_projection_backward_hopper_kernel"
     launched = noted(projection, {"backward": kernel})
     module = import_module(f"{projection.__name__}.backward")
     monkeypatch.setattr(module, "sum_rows", lambda *args: None)

@@ -10,7 +10,7 @@ from scalefold.ops.transition import transition as reference
 from scalefold_kernels import gpu
 from scalefold_kernels.ops.transition import transition, triton
 from scalefold_kernels.ops.transition.hopper.parameters import transition_finish_kernel
-from scalefold_kernels.tiles import tile
+from scalefold_kernels.tiles import find_tile
 
 # Shape of x without channels, C, H
 SHAPES = [
@@ -147,11 +147,11 @@ def test_what_follows_from_sums_over_rows(device: torch.device) -> None:
     products = torch.stack([_by_parts(d, normed), _by_parts(out, grad)])
     sums = d.unflatten(0, (2, -1)).sum(1)
     arguments = [t.to(device) for t in (products, sums, weight_sums, grad, up)]
-    sizes = tile("transition_finish", "cpu", {"C": channels, "H": hidden})
-    grid = -(-hidden // sizes["BLOCK_H"]) + 3, -(-channels // sizes["BLOCK_C"])
+    tile = find_tile("transition_finish", "cpu", {"C": channels, "H": hidden})
+    grid = -(-hidden // tile["BLOCK_H"]) + 3, -(-channels // tile["BLOCK_C"])
     shapes = (2, channels), (hidden, channels), (hidden,), (channels, hidden), (channels,)
     results = [torch.full(shape, float("nan"), device=device) for shape in shapes]
-    transition_finish_kernel[grid](*arguments, *results, 2, rows, C=channels, H=hidden, **sizes)
+    transition_finish_kernel[grid](*arguments, *results, 2, rows, C=channels, H=hidden, **tile)
     norm = torch.stack([weight_sums.sum(0), (d @ up).sum(0)])
     expected = norm, d.t() @ normed, d.sum(0), grad.t() @ out, grad.sum(0)
     for result, wanted in zip(results, expected, strict=True):

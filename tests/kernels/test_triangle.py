@@ -223,9 +223,9 @@ def test_hopper_s_kernels_run_with_their_triton_alone(
 
 def test_no_samples(device: torch.device) -> None:
     inputs = arguments(16, 24, 0, 3, 3, device=device)
-    out, d_z, *gradients = results(update(triangle, "outgoing"), inputs, torch.float32)
-    assert out.shape == d_z.shape == (0, 3, 3, 16)
-    assert not any(gradient.any() for gradient in gradients)
+    out, grad_z, *gradients = results(update(triangle, "outgoing"), inputs, torch.float32)
+    assert out.shape == grad_z.shape == (0, 3, 3, 16)
+    assert not any(grad.any() for grad in gradients)
     assert hopper.why_not("output_forward", Sizes(0, 128, 128, torch.bfloat16, "sm_90"))
 
 

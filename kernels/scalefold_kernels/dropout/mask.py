@@ -99,7 +99,7 @@ class Dropout(NamedTuple):
         return round(self.rate * (1 << UNIFORM_BITS))
 
     @property
-    def factor(self) -> float:
+    def scale(self) -> float:
         """What is kept is multiplied with it."""
         return 1.0 / (1.0 - self.rate)
 
@@ -121,7 +121,7 @@ class Dropout(NamedTuple):
         if self.shared_dim is not None:
             shape[self.shared_dim] = 1
         keep = dropout_mask(self.key, self.layer, self.rate, shape)
-        return torch.where(keep, update * self.factor, 0.0)
+        return torch.where(keep, update * self.scale, 0.0)
 
     def check(self, num_samples: int) -> None:
         """Raise ValueError where samples have not a key each, or the rate is no probability."""
@@ -135,7 +135,7 @@ class Dropout(NamedTuple):
 
 
 def drawing(dropout: Dropout | None) -> tuple[Tensor | None, int, int, float]:
-    """Key, layer, threshold and factor, as kernels take them."""
+    """Key, layer, threshold and scale, as kernels take them."""
     if dropout is None:
         return None, 0, 0, 1.0
-    return dropout.key, dropout.layer, dropout.threshold, dropout.factor
+    return dropout.key, dropout.layer, dropout.threshold, dropout.scale

@@ -14,43 +14,43 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scalefold_kernels.tiles import architecture, tile
+from scalefold_kernels.tiles import architecture, find_tile
 
 
 @triton.jit
 def sum_partials_kernel(  # type: ignore[no-untyped-def]
-    partial_ptr, out_ptr, num_partials, width, BLOCK_P: tl.constexpr, BLOCK_W: tl.constexpr
+    partial_ptr, out_ptr, num_rows, width, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr
 ):
-    """Sum (num_partials, width) over its first dimension, in a fixed order."""
-    sum_block(partial_ptr, out_ptr, tl.program_id(0), num_partials, width, BLOCK_P, BLOCK_W)
+    """Sum (num_rows, width) over its first dimension, in a fixed order."""
+    sum_block(partial_ptr, out_ptr, tl.program_id(0), num_rows, width, BLOCK_R, BLOCK_W)
 
 
 @triton.jit
 def sum_several_kernel(  # type: ignore[no-untyped-def]
-    partials, outs, num_partials, widths, ends, BLOCKS_P: tl.constexpr, BLOCKS_W: tl.constexpr
+    partials, outs, num_rows, widths, ends, BLOCKS_R: tl.constexpr, BLOCKS_W: tl.constexpr
 ):
     """`sum_partials_kernel` of several matrices, each up to its end of the CTAs."""
     cta = tl.program_id(0)
-    for n in tl.static_range(len(BLOCKS_P)):
+    for n in tl.static_range(len(BLOCKS_R)):
         start = 0 if n == 0 else ends[n - 1]
         if (cta >= start) & (cta < ends[n]):
             sum_block(
-                partials[n], outs[n], cta - start, num_partials[n], widths[n],
-                BLOCKS_P[n], BLOCKS_W[n],
+                partials[n], outs[n], cta - start, num_rows[n], widths[n],
+                BLOCKS_R[n], BLOCKS_W[n],
             )  # fmt: skip
 
 
 @triton.jit
 def sum_block(  # type: ignore[no-untyped-def]
-    partial_ptr, out_ptr, block, num_partials, width, BLOCK_P: tl.constexpr, BLOCK_W: tl.constexpr
+    partial_ptr, out_ptr, block, num_rows, width, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr
 ):
     """Some columns of the sum."""
     columns = block * BLOCK_W + tl.arange(0, BLOCK_W)
     inside_w = columns < width
-    total = tl.zeros((BLOCK_P, BLOCK_W), tl.float32)
-    for start in range(0, num_partials, BLOCK_P):
-        rows = start + tl.arange(0, BLOCK_P)
-        inside = (rows < num_partials)[:, None] & inside_w[None, :]
+    total = tl.zeros((BLOCK_R, BLOCK_W), tl.float32)
+    for start in range(0, num_rows, BLOCK_R):
+        rows = start + tl.arange(0, BLOCK_R)
+        inside = (rows < num_rows)[:, None] & inside_w[None, :]
         offsets = rows.to(tl.int64)[:, None] * width + columns[None, :]
         total += tl.load(partial_ptr + offsets, mask=inside, other=0.0)
     tl.store(out_ptr + columns, tl.sum(total, 0).to(out_ptr.dtype.element_ty), mask=inside_w)
@@ -58,59 +58,56 @@ def sum_block(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def column_sums_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, partial_ptr, num_rows, num_columns, stride,
-    CTAS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    x_ptr, partial_ptr, num_rows, width, stride,
+    CTAS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
-    """Each CTA's sums over rows, (CTAS, columns), of a matrix with this row stride."""
+    """Each CTA's sums over rows, (CTAS, width), of a matrix with this row stride."""
     cta = tl.program_id(1)
-    columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    inside_c = columns < num_columns
-    total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    columns = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
+    inside_w = columns < width
+    total = tl.zeros((BLOCK_R, BLOCK_W), tl.float32)
     for start in tl.range(cta * BLOCK_R, num_rows, CTAS * BLOCK_R, num_stages=STAGES):
         rows = start + tl.arange(0, BLOCK_R)
-        inside = (rows < num_rows)[:, None] & inside_c[None, :]
+        inside = (rows < num_rows)[:, None] & inside_w[None, :]
         offsets = rows.to(tl.int64)[:, None] * stride + columns[None, :]
         total += tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
-    tl.store(partial_ptr + cta * num_columns + columns, tl.sum(total, 0), mask=inside_c)
+    tl.store(partial_ptr + cta * width + columns, tl.sum(total, 0), mask=inside_w)
 
 
-def sum_rows(parts_PW: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
+def sum_rows(x_RW: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
     """Sum of a contiguous float32 matrix over its rows, in ``out`` (W elements) if it is given."""
-    num_parts, width = parts_PW.shape
+    num_rows, width = x_RW.shape
     if out is None:
-        out = torch.empty(width, dtype=dtype, device=parts_PW.device)
-    launch = _tile("sum_partials", parts_PW)
-    sum_partials_kernel[(triton.cdiv(width, launch["BLOCK_W"]),)](
-        parts_PW, out, num_parts, width, **launch
-    )
+        out = torch.empty(width, dtype=dtype, device=x_RW.device)
+    tile = _tile("sum_partials", x_RW)
+    sum_partials_kernel[(triton.cdiv(width, tile["BLOCK_W"]),)](x_RW, out, num_rows, width, **tile)
     return out
 
 
 def sum_several(matrices: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
     """`sum_rows` of several matrices, each into its ``out``, in one launch."""
-    tiles = [_tile("sum_several", parts_PW) for parts_PW in matrices]
-    widths = tuple(parts_PW.shape[1] for parts_PW in matrices)
+    tiles = [_tile("sum_several", x_RW) for x_RW in matrices]
+    widths = tuple(x_RW.shape[1] for x_RW in matrices)
     blocks = [triton.cdiv(w, tile["BLOCK_W"]) for w, tile in zip(widths, tiles, strict=True)]
     sum_several_kernel[(sum(blocks),)](
         tuple(matrices), tuple(outs), tuple(map(len, matrices)), widths, tuple(accumulate(blocks)),
-        BLOCKS_P=tuple(tile["BLOCK_P"] for tile in tiles),
+        BLOCKS_R=tuple(tile["BLOCK_R"] for tile in tiles),
         BLOCKS_W=tuple(tile["BLOCK_W"] for tile in tiles), num_warps=4,
     )  # fmt: skip
 
 
-def _tile(table: str, parts_PW: Tensor) -> dict[str, int]:
-    num_parts, width = parts_PW.shape
-    return tile(table, architecture(parts_PW.device), {"partials": num_parts, "width": width})
+def _tile(table: str, x_RW: Tensor) -> dict[str, int]:
+    num_rows, width = x_RW.shape
+    return find_tile(table, architecture(x_RW.device), {"rows": num_rows, "width": width})
 
 
 def column_sums(x_RW: Tensor, out: Tensor) -> None:
     """Sum a matrix with rows of any stride over its rows, into ``out``."""
-    num_rows, num_columns = x_RW.shape
-    shape: dict[str, int | str] = {"rows": num_rows, "columns": num_columns}
-    launch = tile("column_sums", architecture(x_RW.device), shape)
-    ctas = min(launch.pop("CTAS"), triton.cdiv(num_rows, launch["BLOCK_R"]))
-    partial = torch.empty(ctas, num_columns, dtype=torch.float32, device=x_RW.device)
-    column_sums_kernel[(triton.cdiv(num_columns, launch["BLOCK_C"]), ctas)](
-        x_RW, partial, num_rows, num_columns, x_RW.stride(0), CTAS=ctas, **launch
+    num_rows, width = x_RW.shape
+    tile = _tile("column_sums", x_RW)
+    ctas = min(tile.pop("CTAS"), triton.cdiv(num_rows, tile["BLOCK_R"]))
+    partial = torch.empty(ctas, width, dtype=torch.float32, device=x_RW.device)
+    column_sums_kernel[(triton.cdiv(width, tile["BLOCK_W"]), ctas)](
+        x_RW, partial, num_rows, width, x_RW.stride(0), CTAS=ctas, **tile
     )
     sum_rows(partial, out.dtype, out)

@@ -99,7 +99,7 @@ def _triton() -> Iterator[CompileCase]:
                 launches["backward_bias"] = backward, launch
             for kernel, (module, launch) in launches.items():
                 described = f"{kernel} for {arch}, {name}, {_KINDS[dtype]}"
-                yield recorded(module, f"{kernel}_kernel", launch, described, arch)
+                yield recorded(module, f"attention_{kernel}_kernel", launch, described, arch)
 
 
 def _hopper() -> Iterator[CompileCase]:
@@ -122,7 +122,8 @@ def _hopper() -> Iterator[CompileCase]:
             if described == "forward" and module.constants(call)["GROUPS"] > 2:
                 known = _SPILLED_ONCE
             title = f"{described} on Hopper, {name}"
-            case = recorded(module, f"{kernel}_kernel", launch, title, "sm_90")
+            kernel = f"attention_{kernel}_hopper_kernel"
+            case = recorded(module, kernel, launch, title, "sm_90")
             yield replace(case, spilled_bytes=known)
 
 

@@ -3,7 +3,7 @@
 from tests.kernels.offline.case import CompileCase
 
 from scalefold_kernels.ops.gather.triton import gather_kernel
-from scalefold_kernels.tiles import tile
+from scalefold_kernels.tiles import find_tile
 
 
 def compile_cases() -> list[CompileCase]:
@@ -13,6 +13,6 @@ def compile_cases() -> list[CompileCase]:
 
 
 def _case(signature: dict[str, str], arch: str) -> CompileCase:
-    sizes = tile("gather", arch, {"P": 93_000_000})
-    launch = sizes.pop("num_warps"), sizes.pop("num_stages")
-    return CompileCase(f"gather {arch}", gather_kernel, signature, sizes, *launch, (arch,))
+    tile = find_tile("gather", arch, {"elements": 93_000_000})
+    launch = tile.pop("num_warps"), tile.pop("num_stages")
+    return CompileCase(f"gather {arch}", gather_kernel, signature, tile, *launch, (arch,))

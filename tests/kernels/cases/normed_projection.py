@@ -45,23 +45,23 @@ def compile_cases() -> list[CompileCase]:
 
 
 def _triton() -> Iterator[CompileCase]:
-    names = ["C", "P", "dtype"]
-    for shape, record in settings("projection_forward", names, _DEFAULTS, triton):
-        x, outputs = rows(shape, "C"), int(shape["P"])
+    names = ["C", "D", "dtype"]
+    for shape, record in settings("normed_projection_forward", names, _DEFAULTS, triton):
+        x, outputs = rows(shape, "C"), int(shape["D"])
         for few in (0, MAX_FEW_OUTPUTS) if outputs > MAX_NARROW_OUTPUTS else (0,):
             projections = _projections_of(shape, few)
-            out, few_out = rows(shape, "P"), x.new_empty(1, few or outputs, ROWS)
+            out, few_out = rows(shape, "D"), x.new_empty(1, few or outputs, ROWS)
             launch = partial(triton.forward, x, norm_of(shape), projections, out, few_out)
             yield record("few" if few else "", launch)
     narrow = [d for d in _DEFAULTS if d[1] <= MAX_NARROW_OUTPUTS]
-    for shape, record in settings("projection_backward", names, narrow, triton):
-        x, grad = rows(shape, "C"), rows(shape, "P")
+    for shape, record in settings("normed_projection_backward", names, narrow, triton):
+        x, grad = rows(shape, "C"), rows(shape, "D")
         projections = _projections_of(shape, 0)
         grads: tuple[Tensor | None, Tensor | None]
         backward = triton.backward
         if shape.get("others", 0):
-            wide, backward = {**shape, "P": 512}, library.backward
-            grads, projections = (rows(wide, "P"), grad), _projections_of(wide, int(shape["P"]))
+            wide, backward = {**shape, "D": 512}, library.backward
+            grads, projections = (rows(wide, "D"), grad), _projections_of(wide, int(shape["D"]))
         else:
             grads = (grad, None) if projections.few is None else (None, grad)
         vector = x.new_empty(projections.sizes.parameters)
@@ -71,8 +71,8 @@ def _triton() -> Iterator[CompileCase]:
 
 
 def _projections_of(shape: Shape, few: int) -> Projections:
-    """Of P outputs, the last quarter biased, and of ``few`` more; or of P alone if P is small."""
-    channels, outputs = int(shape["C"]), int(shape["P"])
+    """Of D outputs, the last quarter biased, and of ``few`` more; or of D alone if D is small."""
+    channels, outputs = int(shape["C"]), int(shape["D"])
     if outputs <= MAX_FEW_OUTPUTS:
         few, outputs = outputs, 0
     sizes = Sizes(channels, outputs, outputs - outputs // 4, few)
@@ -110,6 +110,6 @@ def _hopper() -> Iterator[CompileCase]:
                 else partial(hopper.backward, grad, grad_few, x, norm, projections, x, gradients)
             )
             module = import_module(f"{hopper.__name__}.{direction}")
-            kernel = f"projection_{direction}_hopper_kernel"
-            described = f"projection_{direction}_hopper C={channels} P={outputs} S={few}"
+            kernel = f"normed_projection_{direction}_hopper_kernel"
+            described = f"projection_{direction}_hopper C={channels} D={outputs} F={few}"
             yield recorded(module, kernel, launch, f"{described} times {first_scale}", "sm_90")

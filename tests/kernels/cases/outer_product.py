@@ -47,10 +47,10 @@ def _portable(dtype: torch.dtype) -> Cases:
     of_outer = partial(triton._outer_gradient, grad, outer, factors)
     of_weight = partial(triton._weight_gradient, grad, outer, factors)
     return {
-        "projection": (triton, "project_outer_kernel", forward),
-        "mean gradient": (triton, "mean_gradient_kernel", of_mean),
-        "outer gradient": (triton, "outer_gradient_kernel", of_outer),
-        "projection weight": (triton, "outer_weight_gradient_kernel", of_weight),
+        "projection": (triton, "outer_product_projection_kernel", forward),
+        "mean gradient": (triton, "outer_product_mean_gradient_kernel", of_mean),
+        "outer gradient": (triton, "outer_product_gradient_kernel", of_outer),
+        "projection weight": (triton, "outer_product_weight_gradient_kernel", of_weight),
     }
 
 
@@ -61,9 +61,13 @@ def _hopper() -> Cases:
     backward = partial(chained.operand_gradients, grad, factors)
     of_weight = partial(weight_gradient.weight_gradient_parts, grad, factors)
     return {
-        "forward": (chained, "chained_products_kernel", forward),
-        "backward": (chained, "chained_products_kernel", backward),
-        "weight gradient": (weight_gradient, "weight_gradient_kernel", of_weight),
+        "forward": (chained, "outer_product_chained_hopper_kernel", forward),
+        "backward": (chained, "outer_product_chained_hopper_kernel", backward),
+        "weight gradient": (
+            weight_gradient,
+            "outer_product_weight_gradient_hopper_kernel",
+            of_weight,
+        ),
     }
 
 

@@ -21,8 +21,8 @@ def compile_cases() -> Iterator[CompileCase]:
     for arch in ("sm_80", "sm_90"):
         for channels in (64, 256):
             for name, launch in _launches(channels).items():
-                described = f"operands {name} M={channels} {arch}"
-                yield recorded(triton, f"{name}_kernel", launch, described, arch)
+                kernel, described = f"outer_product_operands_{name}_kernel", f"M={channels} {arch}"
+                yield recorded(triton, kernel, launch, f"operands {name} {described}", arch)
 
 
 def _launches(channels: int) -> dict[str, partial[None]]:

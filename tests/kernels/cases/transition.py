@@ -65,10 +65,13 @@ def _hopper() -> Iterator[CompileCase]:
         products, sums = empty(2, 8, num_hidden, channels).float(), empty(8, num_hidden).float()
         sums_over_rows = empty(2, 264, channels).float()
         launches: dict[str, tuple[str, Callable[[], Any]]] = {
-            "forward": ("forward", partial(hopper.forward, x, weights, x, None)),
-            "forward that keeps": ("forward", partial(hopper.forward, x, weights, x, kept)),
-            "gradients": ("gradients", partial(hopper.gradients, x, x, weights)),
-            "input_gradient": (
+            "transition_forward_hopper": ("forward", partial(hopper.forward, x, weights, x, None)),
+            "transition_forward_hopper that keeps": (
+                "forward",
+                partial(hopper.forward, x, weights, x, kept),
+            ),
+            "transition_gradients_hopper": ("gradients", partial(hopper.gradients, x, x, weights)),
+            "transition_input_hopper": (
                 "input",
                 partial(hopper.input_gradient, pieces, x, kept.stats, x, weights),
             ),
@@ -79,5 +82,5 @@ def _hopper() -> Iterator[CompileCase]:
         }
         for name, (place, launch) in launches.items():
             module = import_module(f"{hopper.__name__}.{place}")
-            described = f"{name} on Hopper C={channels} H={num_hidden}"
+            described = f"{name} C={channels} H={num_hidden}"
             yield recorded(module, f"{name.split()[0]}_kernel", launch, described, "sm_90")

@@ -37,19 +37,19 @@ _CHANNELS = [(128, 128), (64, 64), (256, 48)]
 """Of pairs, and hidden: Evoformer, template block, wider pairs."""
 
 _TRITON = {
-    "projection_forward": triton_projection,
-    "projection_backward": triton_projection,
-    "projection_weights": weights,
-    "output_forward": triton_output,
-    "output_backward": triton_output,
-    "output_weights": weights,
+    "triangle_projection_forward": triton_projection,
+    "triangle_projection_backward": triton_projection,
+    "triangle_projection_weights": weights,
+    "triangle_output_forward": triton_output,
+    "triangle_output_backward": triton_output,
+    "triangle_output_weights": weights,
     "finish_weights": norm_weights,
 }
 _HOPPER = {
-    "projection_forward": hopper_projection,
-    "projection_backward": hopper_projection_gradient,
-    "output_forward": hopper_output,
-    "output_backward": hopper_output_gradient,
+    "triangle_projection_forward_hopper": hopper_projection,
+    "triangle_projection_backward_hopper": hopper_projection_gradient,
+    "triangle_output_forward_hopper": hopper_output,
+    "triangle_output_backward_hopper": hopper_output_gradient,
 }
 """The kernels' names without ``_kernel``, and their modules."""
 
@@ -72,8 +72,8 @@ def _cases(
     runs = _runs(sizes, backend)
     for name, module in kernels.items():
         described = f"{name} Z={sizes.pair} C={sizes.hidden} {sizes.arch}"
-        described += " Hopper" if backend is hopper else ""
-        yield recorded(module, f"{name}_kernel", runs[name], described, sizes.arch)
+        run = runs[name.removeprefix("triangle_").removesuffix("_hopper")]
+        yield recorded(module, f"{name}_kernel", run, described, sizes.arch)
 
 
 def _runs(sizes: Sizes, backend: ModuleType) -> dict[str, Callable[[], Any]]:
@@ -117,5 +117,5 @@ def _products() -> Iterator[CompileCase]:
     }
     for direction, pairs in cases.items():
         run = partial(hopper_product.products, [Product(*pair) for pair in pairs])
-        described = f"batched_products {direction}"
-        yield recorded(hopper_product, "batched_products_kernel", run, described, "sm_90")
+        described = f"triangle_product_hopper {direction}"
+        yield recorded(hopper_product, "triangle_product_hopper_kernel", run, described, "sm_90")

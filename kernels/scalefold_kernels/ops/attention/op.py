@@ -92,17 +92,17 @@ def _attention(
     The errors are empty without ``keep_rest``, or if the result is in float32.
     """
     call = checked(q, k, v, gate, mask, bias, bias_scale, scale)
-    out, lse, rest = _new_results(q, keep_rest)
+    out, lse, rest = _results(q, keep_rest)
     _BACKENDS.choose("forward", q.device, call).forward(call, out, lse, _or_none(rest))
     return out, lse, rest
 
 
 @_attention.register_fake
 def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return _new_results(q, others[-1])
+    return _results(q, others[-1])
 
 
-def _new_results(q: Tensor, keep_rest: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _results(q: Tensor, keep_rest: bool) -> tuple[Tensor, Tensor, Tensor]:
     keep_rest &= q.dtype in SHIFTS
     rest = new_rest(q) if keep_rest else q.new_empty(0, dtype=torch.int8)
     return new_rows(q.shape, q), new_statistics(q), rest

@@ -7,8 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.ops.exchange.op import Inbox, Parts, ctas
-from scalefold_kernels.tiles import architecture
-from scalefold_kernels.tiles import tile as find_tile  # the kernel has a tile of its own
+from scalefold_kernels.tiles import architecture, find_tile
 
 MAX_POLLS = 2**30
 """How often a CTA looks for a flag, about a microsecond each: for a quarter of an hour. GPUs may be
@@ -30,19 +29,20 @@ def slots_of(inboxes, like_ptr, slot_bytes, count):
 
 
 @triton.jit
-def places(tile, across, rows, run, D, B, a, d, b, ROWS: tl.constexpr, COLS: tl.constexpr):
+def places(tile, across, rows, run, sizes, a, d, b, ROWS: tl.constexpr, COLS: tl.constexpr):
     """Offsets of a tile's elements: by the rows' strides, and in dense rows; and which exist."""
     row = tile // across * ROWS + tl.arange(0, ROWS)
     col = tile % across * COLS + tl.arange(0, COLS)
     wide = row.to(tl.int64)
-    start = wide // (D * B) * a + wide // B % D * d + wide % B * b
+    size_d, size_b = sizes
+    start = wide // (size_d * size_b) * a + wide // size_b % size_d * d + wide % size_b * b
     inside = (row < rows)[:, None] & (col < run)[None, :]
     return start[:, None] + col[None, :], wide[:, None] * run + col[None, :], inside
 
 
-@triton.jit(do_not_specialize=["rows", "D", "B", "rank"])
+@triton.jit(do_not_specialize=["rows", "size_d", "size_b", "rank"])
 def exchange_kernel(
-    x_ptr, out_ptr, inboxes_ptr, counts_ptr, slot_bytes, rank, rows, D, B, run,
+    x_ptr, out_ptr, inboxes_ptr, counts_ptr, slot_bytes, rank, rows, size_d, size_b, run,
     x_a, x_d, x_b, x_part, out_a, out_d, out_b, out_part,
     SIZE: tl.constexpr, PEERS: tl.constexpr, SUM: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, GRID: tl.constexpr, LOOKS: tl.constexpr,
@@ -65,7 +65,7 @@ def exchange_kernel(
     tiles = tl.cdiv(rows, ROWS) * across
     part = tl.cast(rows, tl.int64) * run
     x_part, out_part = tl.cast(x_part, tl.int64), tl.cast(out_part, tl.int64)
-    order = tl.arange(0, PEERS)
+    sizes, order = (size_d, size_b), tl.arange(0, PEERS)
     exists = order < SIZE - 1
     peers = ((rank + 1 + order) % SIZE).to(tl.int64)  # each rank begins with another
     inboxes, own_inbox = tl.load(inboxes_ptr + peers), tl.load(inboxes_ptr + rank)
@@ -75,7 +75,7 @@ def exchange_kernel(
 
     tile = cta
     while tile < tiles:
-        at, flat, inside = places(tile, across, rows, run, D, B, x_a, x_d, x_b, ROWS, COLS)
+        at, flat, inside = places(tile, across, rows, run, sizes, x_a, x_d, x_b, ROWS, COLS)
         mask = exists[:, None, None] & inside[None, :, :]
         sent = tl.load(x_ptr + peer_parts * x_part + at[None, :, :], mask=mask)
         tl.store(slots_ptr + (own * part + flat)[None, :, :], sent, mask=mask)
@@ -88,8 +88,8 @@ def exchange_kernel(
         if not SUM:  # while the others' parts are on their way
             tile = cta
             while tile < tiles:
-                at, _, inside = places(tile, across, rows, run, D, B, x_a, x_d, x_b, ROWS, COLS)
-                to, _, _ = places(tile, across, rows, run, D, B, out_a, out_d, out_b, ROWS, COLS)
+                at, _, inside = places(tile, across, rows, run, sizes, x_a, x_d, x_b, ROWS, COLS)
+                to, _, _ = places(tile, across, rows, run, sizes, out_a, out_d, out_b, ROWS, COLS)
                 kept = tl.load(x_ptr + own * x_part + at, mask=inside)
                 tl.store(out_ptr + own * out_part + to, kept, mask=inside)
                 tile += GRID
@@ -103,8 +103,8 @@ def exchange_kernel(
         tl.debug_barrier()
     tile = cta
     while tile < tiles:
-        at, flat, inside = places(tile, across, rows, run, D, B, x_a, x_d, x_b, ROWS, COLS)
-        to, _, _ = places(tile, across, rows, run, D, B, out_a, out_d, out_b, ROWS, COLS)
+        at, flat, inside = places(tile, across, rows, run, sizes, x_a, x_d, x_b, ROWS, COLS)
+        to, _, _ = places(tile, across, rows, run, sizes, out_a, out_d, out_b, ROWS, COLS)
         mask = exists[:, None, None] & inside[None, :, :]
         came_ptr = own_slot_ptr + peer_parts * part + flat[None, :, :]
         came = tl.load(came_ptr, mask=mask, other=0.0, cache_modifier=".cg")
@@ -122,8 +122,8 @@ def exchange_kernel(
 def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, sum_up: bool) -> None:
     """See `op.exchange`. The tile's ``ELEMENTS`` are what a CTA moves at once, of all peers."""
     peers = triton.next_power_of_2(inbox.size - 1)
-    launch = find_tile("exchange", architecture(x.device), {"size": inbox.size})
-    elements = launch.pop("ELEMENTS") // peers
+    tile = find_tile("exchange", architecture(x.device), {"size": inbox.size})
+    elements = tile.pop("ELEMENTS") // peers
     cols = min(triton.next_power_of_2(parts.run), elements)
     grid = ctas(x.device.type)
     exchange_kernel[(grid,)](
@@ -131,7 +131,7 @@ def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, sum_up: bool) -
         prod(parts.rows), *parts.rows[1:], parts.run,
         *parts.x_strides, parts.x_part, *parts.out_strides, parts.out_part,
         SIZE=inbox.size, PEERS=peers, SUM=sum_up, ROWS=elements // cols, COLS=cols, GRID=grid,
-        LOOKS=MAX_POLLS, **launch,
+        LOOKS=MAX_POLLS, **tile,
         debug=True,  # with the kernel's assertion, but without checks of each sum
         sanitize_overflow=False,
     )  # fmt: skip

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import TRITON, Backends
-from scalefold_kernels.tiles import architecture, tile
+from scalefold_kernels.tiles import architecture, find_tile
 
 _BACKENDS = Backends("gather", __package__, TRITON)
 
@@ -26,7 +26,7 @@ class Gather:
 
     Each call has a table of its own in pinned memory, which a captured graph reads again at each
     replay: it lives as long as this object. ``places`` say where each tensor goes, in elements of
-    the ``buffer`` (P,), and ``sizes`` how many it has. Raises ValueError where a place is no
+    the flat ``buffer``, and ``sizes`` how many it has. Raises ValueError where a place is no
     multiple of 8, or tensors differ from the plan in number or type.
     """
 
@@ -35,7 +35,7 @@ class Gather:
             raise ValueError(f"gather: places must be multiples of {_ALIGNMENT} elements")
         self._buffer, self._num_tensors = buffer, len(sizes)
         self._kernels = _BACKENDS.choose("gather", buffer.device)
-        self._tile = tile("gather", architecture(buffer.device), {"P": buffer.numel()})
+        self._tile = find_tile("gather", architecture(buffer.device), {"elements": buffer.numel()})
         block = self._tile["BLOCK"]
         pieces = [
             (number, first, place + first, min(block, size - first))

@@ -78,19 +78,19 @@ def _global_attention_backward(
     """Gradients of x, and of all parameters one after the other."""
     grad, x = channels_together(grad), channels_together(x)
     contiguous = Parameters(*(p.contiguous() for p in parameters))
-    grad_x, flat = x.new_empty(x.shape), _flat(contiguous)
+    grad_x, flat_grad = x.new_empty(x.shape), _flat_grad(contiguous)
     if not x.numel():
-        return grad_x, flat.zero_()
+        return grad_x, flat_grad.zero_()
     backend = _BACKENDS.choose("backward", x.device)
-    backend.backward(grad, x, mask, contiguous, columns, grad_x, flat)
-    return grad_x, flat
+    backend.backward(grad, x, mask, contiguous, columns, grad_x, flat_grad)
+    return grad_x, flat_grad
 
 
 @_global_attention_backward.register_fake
 def _(
     grad: Tensor, x: Tensor, mask: Tensor, parameters: list[Tensor], columns: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), _flat(Parameters(*parameters))
+    return x.new_empty(x.shape), _flat_grad(Parameters(*parameters))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
@@ -101,7 +101,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.save_for_backward(x, mask, *parameters, *columns)
 
 
-def _gradients(
+def _backward(
     ctx: Any, grads: list[Tensor | None]
 ) -> tuple[Tensor | None, None, Sequence[Tensor | None]]:
     x, mask, *others = ctx.saved_tensors
@@ -109,11 +109,11 @@ def _gradients(
     parameters, columns = others[:number], others[number:]
     if grads[0] is None:
         return None, None, [None] * number
-    grad_x, flat = _global_attention_backward(grads[0], x, mask, parameters, columns)
-    return grad_x, None, unpack(flat, parameters)
+    grad_x, flat_grad = _global_attention_backward(grads[0], x, mask, parameters, columns)
+    return grad_x, None, unpack(flat_grad, parameters)
 
 
-_global_attention.register_autograd(_gradients, setup_context=_save)
+_global_attention.register_autograd(_backward, setup_context=_save)
 
 
 def results(x: Tensor, parameters: Parameters) -> list[Tensor]:
@@ -126,7 +126,7 @@ def results(x: Tensor, parameters: Parameters) -> list[Tensor]:
     return [x.new_empty(x.shape), *kept]
 
 
-def _flat(parameters: Parameters) -> Tensor:
+def _flat_grad(parameters: Parameters) -> Tensor:
     return parameters.out_bias.new_empty(sum(p.numel() for p in parameters))
 
 

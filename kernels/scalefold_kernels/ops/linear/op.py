@@ -69,15 +69,15 @@ def _residual_linear_backward(
     shared_dim: int | None,
 ) -> tuple[Tensor, Tensor]:
     """Gradient of ``h``; of weight and bias as one vector."""
-    grad_h, parameters = _gradients(grad, h, weight)
+    grad_h, flat_grad = _gradients(grad, h, weight)
     if grad.numel() == 0:
-        return grad_h, parameters.zero_()
+        return grad_h, flat_grad.zero_()
     dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
     call = Call(grad, weight, dropout)
     grad, h, weight = (t.contiguous() for t in (grad, h, weight))
     backend = _BACKENDS.choose("backward", grad.device, call, grad, h, weight)
-    backend.backward(grad, h, weight, call, grad_h, parameters)
-    return grad_h, parameters
+    backend.backward(grad, h, weight, call, grad_h, flat_grad)
+    return grad_h, flat_grad
 
 
 @_residual_linear_backward.register_fake
@@ -92,8 +92,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     h, weight, key = ctx.saved_tensors
-    grad_h, parameters = _residual_linear_backward(grad, h, weight, key, *ctx.constants)
-    of_map = unpack(parameters, [weight, weight[:, 0]])
+    grad_h, flat_grad = _residual_linear_backward(grad, h, weight, key, *ctx.constants)
+    of_map = unpack(flat_grad, [weight, weight[:, 0]])
     return grad, grad_h, *of_map, None, None, None, None
 
 

@@ -18,11 +18,11 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> T
 
 
 def backward(
-    grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, parameters: Tensor
+    grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, flat_grad: Tensor
 ) -> None:
     channels, inputs = weight.shape
     grad = grad if call.dropout is None else call.dropout.applied(grad)
     grad, end = grad.view(-1, channels), weight.numel()
     torch.mm(grad, weight, out=grad_h.view(-1, inputs))
-    torch.mm(grad.t(), h.view(-1, inputs), out=parameters[:end].view_as(weight))
-    column_sums(grad, parameters[end:])
+    torch.mm(grad.t(), h.view(-1, inputs), out=flat_grad[:end].view_as(weight))
+    column_sums(grad, flat_grad[end:])

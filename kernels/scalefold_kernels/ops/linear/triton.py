@@ -140,36 +140,36 @@ def residual_linear_backward_kernel(
 def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> Tensor:
     """The sum of ``x`` and the update; all tensors are contiguous."""
     out = torch.empty_like(x)
-    sizes = call.tile("residual_linear_forward")
-    sizes["BLOCK_C"] = min(sizes["BLOCK_C"], block(call.channels))
-    grid = _grid(call, sizes)
-    residual_linear_forward_kernel[(*grid, triton.cdiv(call.channels, sizes["BLOCK_C"]))](
+    tile = call.tile("residual_linear_forward")
+    tile["BLOCK_C"] = min(tile["BLOCK_C"], block(call.channels))
+    grid = _grid(call, tile)
+    residual_linear_forward_kernel[(*grid, triton.cdiv(call.channels, tile["BLOCK_C"]))](
         x, h, weight, bias, out, *_arguments(call),
-        BLOCK_K=block(call.inputs), **_constants(call, weight), **sizes,
+        BLOCK_K=block(call.inputs), **_constants(call, weight), **tile,
     )  # fmt: skip
     return out
 
 
 def backward(
-    grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, parameters: Tensor
+    grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, flat_grad: Tensor
 ) -> None:
     """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
     channels, inputs = weight.shape
-    sizes = call.tile("residual_linear_backward")
-    sizes["BLOCK_K"] = min(sizes["BLOCK_K"], block(inputs))
-    grid = _grid(call, sizes)
-    partial = parameters.new_empty(grid[0] * grid[1], parameters.numel(), dtype=torch.float32)
-    residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, sizes["BLOCK_K"]))](
+    tile = call.tile("residual_linear_backward")
+    tile["BLOCK_K"] = min(tile["BLOCK_K"], block(inputs))
+    grid = _grid(call, tile)
+    partial = flat_grad.new_empty(grid[0] * grid[1], flat_grad.numel(), dtype=torch.float32)
+    residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, tile["BLOCK_K"]))](
         grad, h, weight, grad_h, partial, *_arguments(call),
-        BLOCK_C=block(channels), **_constants(call, weight), **sizes,
+        BLOCK_C=block(channels), **_constants(call, weight), **tile,
     )  # fmt: skip
-    sum_rows(partial, parameters.dtype, parameters)
+    sum_rows(partial, flat_grad.dtype, flat_grad)
 
 
-def _grid(call: Call, sizes: dict[str, int]) -> tuple[int, int]:
-    """Blocks of positions, and groups of lines; takes CTAS out of ``sizes``."""
-    blocks = call.batch * triton.cdiv(call.size2, sizes["BLOCK_R"])
-    return blocks, max(1, min(call.size1, sizes.pop("CTAS") // blocks))
+def _grid(call: Call, tile: dict[str, int]) -> tuple[int, int]:
+    """Blocks of positions, and groups of lines; takes CTAS out of ``tile``."""
+    blocks = call.batch * triton.cdiv(call.size2, tile["BLOCK_R"])
+    return blocks, max(1, min(call.size1, tile.pop("CTAS") // blocks))
 
 
 def _arguments(call: Call) -> tuple[Any, ...]:

@@ -16,16 +16,6 @@ MAX_CHANNELS = 8192
 """A CTA holds whole rows."""
 
 
-def check_norm(x: Tensor, weight: Tensor, bias: Tensor) -> None:
-    """Raise ValueError for arguments that the kernels do not take."""
-    channels = x.shape[-1]
-    named = (("weight", weight, (channels,)), ("bias", bias, (channels,)))
-    check_shapes(f"layer_norm of x {tuple(x.shape)}", named)
-    if channels > MAX_CHANNELS:
-        raise ValueError(f"layer_norm of {channels} channels; the kernel takes {MAX_CHANNELS}")
-    check_types("layer_norm", (x,))
-
-
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Normalise the last dimension of a tensor of any strides; the result is contiguous."""
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in (x, weight, bias))
@@ -58,34 +48,44 @@ def new_stats(x: Tensor, keep: bool = True) -> Tensor:
 
 
 @torch.library.custom_op("scalefold::layer_norm_backward", mutates_args=())
-def layer_norm_backward(
+def _layer_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor, stats: Tensor, through: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Gradients of x, its gradient ``through`` elsewhere added; of weight and bias, (2, C)."""
-    parameters = weight.new_empty(2, x.shape[-1])
+    flat_grad = weight.new_empty(2, x.shape[-1])
     if x.numel() == 0:
-        return x.new_empty(x.shape), parameters.zero_()
+        return x.new_empty(x.shape), flat_grad.zero_()
     kernels = _BACKENDS.choose("backward", x.device)
-    grad_x, _ = kernels.backward(grad, x, weight, None, stats, through, parameters)
-    return grad_x, parameters
+    grad_x, _ = kernels.backward(grad, x, weight, None, stats, through, flat_grad)
+    return grad_x, flat_grad
 
 
-@layer_norm_backward.register_fake
+@_layer_norm_backward.register_fake
 def _(
     grad: Tensor, x: Tensor, weight: Tensor, stats: Tensor, through: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), weight.new_empty(2, x.shape[-1])
 
 
-def _save_for_layer_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, weight, *_ = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, weight, output[1])
 
 
-def _layer_norm_gradients(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
-    grad_x, parameters = torch.ops.scalefold.layer_norm_backward(grad, *ctx.saved_tensors)
-    return grad_x, parameters[0], parameters[1], None
+def _backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
+    grad_x, flat_grad = _layer_norm_backward(grad, *ctx.saved_tensors)
+    return grad_x, flat_grad[0], flat_grad[1], None
 
 
-_layer_norm.register_autograd(_layer_norm_gradients, setup_context=_save_for_layer_norm)
+_layer_norm.register_autograd(_backward, setup_context=_save)
+
+
+def check_norm(x: Tensor, weight: Tensor, bias: Tensor) -> None:
+    """Raise ValueError for arguments that the kernels do not take."""
+    channels = x.shape[-1]
+    named = (("weight", weight, (channels,)), ("bias", bias, (channels,)))
+    check_shapes(f"layer_norm of x {tuple(x.shape)}", named)
+    if channels > MAX_CHANNELS:
+        raise ValueError(f"layer_norm of {channels} channels; the kernel takes {MAX_CHANNELS}")
+    check_types("layer_norm", (x,))

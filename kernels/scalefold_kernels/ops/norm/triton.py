@@ -32,16 +32,16 @@ def row_offsets(rows, geometry, ROW_DIMS: tl.constexpr):
 
 
 @triton.jit
-def elements(pointer, geometry, rows, columns, ROW_DIMS: tl.constexpr):
+def elements(ptr, geometry, rows, columns, ROW_DIMS: tl.constexpr):
     """Addresses of the elements of some rows; for the strides see `rows.Rows.geometry`."""
     offsets = row_offsets(rows, geometry, ROW_DIMS)[:, None] + columns[None, :] * geometry[5]
-    return pointer + offsets
+    return ptr + offsets
 
 
 @triton.jit
-def load_rows(pointer, geometry, rows, columns, inside, ROW_DIMS: tl.constexpr):
+def load_rows(ptr, geometry, rows, columns, inside, ROW_DIMS: tl.constexpr):
     """Rows of a tensor of any strides; 0 where not ``inside``."""
-    places = elements(pointer, geometry, rows, columns, ROW_DIMS)
+    places = elements(ptr, geometry, rows, columns, ROW_DIMS)
     return tl.load(places, mask=inside, other=0.0)
 
 
@@ -168,11 +168,11 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor | None) -> Te
     """The normalised rows; fills ``stats``, if given. Parameters are contiguous."""
     out, rows, channels = x.new_empty(x.shape), rows_of(x), x.shape[-1]
     block_c = triton.next_power_of_2(channels)
-    launch = rows.tile("layer_norm_forward")
-    block_r = max(1, launch.pop("ELEMENTS") // block_c)
+    tile = rows.tile("layer_norm_forward")
+    block_r = max(1, tile.pop("ELEMENTS") // block_c)
     layer_norm_forward_kernel[(triton.cdiv(rows.num_rows, block_r),)](
         rows.tensor, weight, bias, out, stats, rows.num_rows, rows.geometry,
-        C=channels, ROW_DIMS=rows.num_dims, BLOCK_R=block_r, BLOCK_C=block_c, **launch,
+        C=channels, ROW_DIMS=rows.num_dims, BLOCK_R=block_r, BLOCK_C=block_c, **tile,
     )  # fmt: skip
     return out
 
@@ -184,10 +184,10 @@ def backward(
     bias: Tensor | None,
     stats: Tensor,
     through: Tensor | None,
-    parameters: Tensor,
+    flat_grad: Tensor,
     others: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradient of x, and the forward's result again if ``bias`` is given; fills ``parameters``.
+    """Gradient of x, and the forward's result again if ``bias`` is given; fills ``flat_grad``.
 
     These are the sums for weight and bias and, where it is given, of the columns of ``others``
     (R, C), rows of any stride: a pass over them of its own would cost twice as much.
@@ -196,17 +196,17 @@ def backward(
     normed = None if bias is None else torch.empty_like(grad_x)
     rows, grad_rows, channels = rows_of(x), rows_of(grad), x.shape[-1]
     block_c = triton.next_power_of_2(channels)
-    launch = rows.tile("layer_norm_backward")
-    block_r = max(1, launch.pop("ELEMENTS") // block_c)
-    ctas = min(launch.pop("CTAS"), triton.cdiv(rows.num_rows, block_r))
-    partial = torch.empty(ctas, parameters.numel(), dtype=torch.float32, device=x.device)
+    tile = rows.tile("layer_norm_backward")
+    block_r = max(1, tile.pop("ELEMENTS") // block_c)
+    ctas = min(tile.pop("CTAS"), triton.cdiv(rows.num_rows, block_r))
+    partial = torch.empty(ctas, flat_grad.numel(), dtype=torch.float32, device=x.device)
     layer_norm_backward_kernel[(ctas,)](
         grad_rows.tensor, rows.tensor, weight.contiguous(),
         None if bias is None else bias.contiguous(), stats,
         None if through is None else through.contiguous(), grad_x, normed, others, partial,
         rows.num_rows, 0 if others is None else others.stride(0), grad_rows.geometry, rows.geometry,
         C=channels, GRAD_ROW_DIMS=grad_rows.num_dims, ROW_DIMS=rows.num_dims, CTAS=ctas,
-        BLOCK_R=block_r, BLOCK_C=block_c, **launch,
+        BLOCK_R=block_r, BLOCK_C=block_c, **tile,
     )  # fmt: skip
-    sum_rows(partial, parameters.dtype, parameters)
+    sum_rows(partial, flat_grad.dtype, flat_grad)
     return grad_x, normed

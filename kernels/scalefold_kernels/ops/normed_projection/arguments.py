@@ -41,9 +41,9 @@ class Sizes(NamedTuple):
     """Sizes that give the shapes of all results and gradients."""
 
     channels: int  # C
-    outputs: int  # P, of the projections whose results are side by side
-    first_biased: int  # the first output with a bias, P where there is none
-    few: int  # S, outputs of the projection that has a result of its own; 0 without one
+    outputs: int  # D, of the projections whose results are side by side
+    first_biased: int  # the first output with a bias, D where there is none
+    few: int  # F, outputs of the projection that has a result of its own; 0 without one
 
     @classmethod
     def of(cls, x: Tensor, weights: Sequence[Tensor], biased: Sequence[bool]) -> Sizes:
@@ -69,9 +69,9 @@ class Projections(NamedTuple):
     """All projections of one normalised input, contiguous."""
 
     sizes: Sizes
-    weight: Tensor  # (P, C)
-    few: Tensor | None  # (S, C)
-    bias: Tensor | None  # of outputs first_biased to P
+    weight: Tensor  # (D, C)
+    few: Tensor | None  # (F, C)
+    bias: Tensor | None  # of outputs first_biased to D
     first: int  # outputs of the first projection of those side by side
     first_scale: float  # what they are multiplied by before they are rounded
     few_scale: float  # what the few outputs are multiplied by before they are rounded
@@ -172,20 +172,20 @@ def why_not_fused(x: Tensor) -> str | None:
 
 
 class Gradients(NamedTuple):
-    """Gradients of all parameters, views of one vector."""
+    """Gradients of all parameters, views of ``flat``."""
 
-    vector: Tensor  # all of the others, in this order
+    flat: Tensor  # all of the others, in this order
     sums: Tensor  # of the norm's weight and bias, and of biases from the first on
-    few: Tensor  # (S, C)
-    weight: Tensor  # (P, C)
+    few: Tensor  # (F, C)
+    weight: Tensor  # (D, C)
 
     @classmethod
-    def of(cls, vector: Tensor, sizes: Sizes) -> Gradients:
+    def of(cls, flat_grad: Tensor, sizes: Sizes) -> Gradients:
         """Take the vector apart."""
         channels, outputs = sizes.channels, sizes.outputs
         lengths = [sizes.sums, sizes.few * channels, outputs * channels]
-        sums, few, weight = vector.split(lengths)
-        return cls(vector, sums, few.view(-1, channels), weight.view(outputs, channels))
+        sums, few, weight = flat_grad.split(lengths)
+        return cls(flat_grad, sums, few.view(-1, channels), weight.view(outputs, channels))
 
     def scale_first(self, projections: Projections) -> None:
         """Multiply the gradients of the first projection's parameters by its scale."""

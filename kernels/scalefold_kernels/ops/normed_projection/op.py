@@ -34,7 +34,7 @@ def normed_projection(
 ) -> tuple[Tensor, ...]:
     """Layer normalisation, then several linear maps of its one result; and ``x`` itself, last.
 
-    The maps' results are slices of one tensor (..., P), the product of one kernel or one call of
+    The maps' results are slices of one tensor (..., D), the product of one kernel or one call of
     the library; x and its statistics are kept for backward. Gradients that are such slices of one
     tensor too are taken as they are, others are first copied together. A last or only map of few
     outputs (a pair bias) has a tensor of its own, outputs before rows in memory, as attention reads
@@ -73,7 +73,7 @@ class _NormedProjection(torch.autograd.Function):
         *parameters: Tensor,
     ) -> tuple[Tensor, ...]:
         weights, biases = parameters[: len(biased)], parameters[len(biased) :]
-        packed, few, stats = torch.ops.scalefold.normed_projection(
+        packed, few, stats = _normed_projection(
             x, norm_weight, norm_bias, weights, biases, biased, first_scale, few_scale
         )
         ctx.set_materialize_grads(False)
@@ -97,11 +97,11 @@ class _NormedProjection(torch.autograd.Function):
         grad = join(parts[: len(beside)], -1) if beside else None
         grad_few = None if few is None else parts[-1]
         others = weights, ctx.biased, *ctx.scales, stats, through
-        grad_x, vector = torch.ops.scalefold.normed_projection_backward(
+        grad_x, flat_grad = _normed_projection_backward(
             grad, grad_few, x, norm_weight, norm_bias, *others
         )
         sizes = Sizes.of(x, weights, ctx.biased)
-        gradients, channels = Gradients.of(vector, sizes), sizes.channels
+        gradients, channels = Gradients.of(flat_grad, sizes), sizes.channels
         lengths = [weight.shape[0] for weight in beside]
         skipped = ctx.biased.index(True) if any(ctx.biased) else len(lengths)
         norm_weight, norm_bias, *biases = gradients.sums.split(
@@ -127,7 +127,7 @@ def _normed_projection(
     first_scale: float,
     few_scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Projections side by side; that of few outputs, (B, S, ...); the norm's statistics.
+    """Projections side by side; that of few outputs, (B, F, ...); the norm's statistics.
 
     The first of those side by side is multiplied by ``first_scale`` and the one of few outputs by
     ``few_scale``, before they are rounded.
@@ -157,7 +157,7 @@ def _results(x: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @torch.library.custom_op("scalefold::normed_projection_backward", mutates_args=())
-def normed_projection_backward(
+def _normed_projection_backward(
     grad: Tensor | None,
     grad_few: Tensor | None,
     x: Tensor,
@@ -175,18 +175,18 @@ def normed_projection_backward(
     `Gradients` takes the vector apart.
     """
     projections = Projections.of(x, weights, [], biased, first_scale, few_scale)
-    vector = x.new_empty(projections.sizes.parameters)
+    flat_grad = x.new_empty(projections.sizes.parameters)
     if x.numel() == 0:
-        return x.new_empty(x.shape), vector.zero_()
+        return x.new_empty(x.shape), flat_grad.zero_()
     norm = Norm(norm_weight.contiguous(), norm_bias.contiguous(), stats)
     through = None if through is None else through.contiguous()
     backend = _BACKENDS.choose("backward", x.device, x, projections)
-    gradients = Gradients.of(vector, projections.sizes)
+    gradients = Gradients.of(flat_grad, projections.sizes)
     grad_x = backend.backward(grad, grad_few, x, norm, projections, through, gradients)
-    return grad_x, vector
+    return grad_x, flat_grad
 
 
-@normed_projection_backward.register_fake
+@_normed_projection_backward.register_fake
 def _(_grad: Tensor | None, _few: Tensor | None, x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     _, _, weights, biased, *_ = others
     return x.new_empty(x.shape), x.new_empty(Sizes.of(x, weights, biased).parameters)

@@ -1,6 +1,6 @@
 """Layer normalisation fused with the projections that follow, for any GPU.
 
-Legend: R rows (all dimensions but the last), C channels, P outputs of the projections, S of one
+Legend: R rows (all dimensions but the last), C channels, D outputs of the projections, F of one
 with few outputs.
 """
 
@@ -40,39 +40,39 @@ def why_not(function: str, x: Tensor, projections: Projections) -> str | None:
 
 
 @triton.jit
-def projection_forward_kernel(
+def normed_projection_forward_kernel(
     x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, first_scale, few_weight_ptr,
     few_scale, out_ptr, few_ptr, stats_ptr, num_rows, num_outputs, num_first, first_biased,
     num_few, sample_rows, geometry,
     C: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
-    CTAS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
-    BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr,
+    CTAS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_F: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """``out = layer_norm(x) @ weight.T + bias``, (R, P); the normalised rows stay on the chip.
+    """``out = layer_norm(x) @ weight.T + bias``, (R, D); the normalised rows stay on the chip.
 
-    ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. The first
-    ``num_first`` outputs are multiplied by ``first_scale``. ``few`` (B, S,
-    sample_rows) is another projection, with few outputs, weight (S, C), times ``few_scale``, or
+    ``weight`` is (D, C); ``bias`` holds outputs ``first_biased`` to D, or is None. The first
+    ``num_first`` outputs are multiplied by ``first_scale``. ``few`` (B, F,
+    sample_rows) is another projection, with few outputs, weight (F, C), times ``few_scale``, or
     None. A CTA keeps the weights of its CHUNKS * BLOCK_P outputs and goes through every
     CTAS-th block of rows, so that weights do not flow from the cache again and again; CTAs
     with the same rows and other outputs run beside each other.
     """
-    first = tl.program_id(0) * CHUNKS * BLOCK_P
+    first = tl.program_id(0) * CHUNKS * BLOCK_D
     columns = tl.arange(0, BLOCK_C)
     inside_c = columns < C
     norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     weights = ()
     for chunk in tl.static_range(CHUNKS):
-        outputs = first + chunk * BLOCK_P + tl.arange(0, BLOCK_P)
+        outputs = first + chunk * BLOCK_D + tl.arange(0, BLOCK_D)
         inside = (outputs < num_outputs)[None, :] & inside_c[:, None]
         weight_offsets = outputs[None, :] * C + columns[:, None]
         weights = weights + (tl.load(weight_ptr + weight_offsets, mask=inside, other=0.0),)
     if few_ptr is not None:
-        s = tl.arange(0, BLOCK_S)
-        inside_s = s < num_few
-        inside = inside_s[None, :] & inside_c[:, None]
-        few_weight_places = few_weight_ptr + s[None, :] * C + columns[:, None]
+        f = tl.arange(0, BLOCK_F)
+        inside_f = f < num_few
+        inside = inside_f[None, :] & inside_c[:, None]
+        few_weight_places = few_weight_ptr + f[None, :] * C + columns[:, None]
         few_weight = tl.load(few_weight_places, mask=inside, other=0.0)
     for start in range(tl.program_id(1) * BLOCK_R, num_rows, CTAS * BLOCK_R):
         rows = start + tl.arange(0, BLOCK_R)
@@ -85,61 +85,61 @@ def projection_forward_kernel(
         normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(weight_ptr.dtype.element_ty)
         out_rows = out_ptr + rows.to(tl.int64)[:, None] * num_outputs
         for chunk in tl.static_range(CHUNKS):
-            outputs = first + chunk * BLOCK_P + tl.arange(0, BLOCK_P)
-            inside_p = outputs < num_outputs
+            outputs = first + chunk * BLOCK_D + tl.arange(0, BLOCK_D)
+            inside_d = outputs < num_outputs
             out = tl.dot(normed, weights[chunk], input_precision=PRECISION)
             if bias_ptr is not None:
-                biased = inside_p & (outputs >= first_biased)
+                biased = inside_d & (outputs >= first_biased)
                 bias = tl.load(bias_ptr + outputs - first_biased, mask=biased, other=0.0)
                 out += bias.to(tl.float32)[None, :]
             out *= tl.where(outputs < num_first, first_scale, 1.0)[None, :]
-            inside_out = inside_r[:, None] & inside_p[None, :]
+            inside_out = inside_r[:, None] & inside_d[None, :]
             tl.store(out_rows + outputs[None, :], out.to(out_ptr.dtype.element_ty), mask=inside_out)
         if few_ptr is not None:
             if tl.program_id(0) == 0:
                 few = tl.dot(normed, few_weight, input_precision=PRECISION) * few_scale
-                # Offset of row r of a sample: its outputs begin at the sample's first row times S.
+                # Offset of row r of a sample: its outputs begin at the sample's first row times F.
                 r = rows % sample_rows
-                at = (rows - r).to(tl.int64)[:, None] * num_few + s[None, :] * sample_rows
-                inside_few = inside_r[:, None] & inside_s[None, :]
+                at = (rows - r).to(tl.int64)[:, None] * num_few + f[None, :] * sample_rows
+                inside_few = inside_r[:, None] & inside_f[None, :]
                 few_places = few_ptr + at + r[:, None]
                 tl.store(few_places, few.to(few_ptr.dtype.element_ty), mask=inside_few)
 
 
 @triton.jit
-def projection_backward_kernel(
+def normed_projection_backward_kernel(
     grad_ptr, grad_scale, grad_normed_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr,
     stats_ptr, through_ptr, grad_x_ptr, normed_ptr, partial_ptr, num_rows, num_outputs,
     first_biased, grad_geometry, geometry,
     C: tl.constexpr, GRAD_ROW_DIMS: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
-    CTAS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
+    CTAS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of a narrow projection (P <= BLOCK_P) in one pass over x.
+    """All gradients of a narrow projection (D <= BLOCK_P) in one pass over x.
 
-    ``grad`` is (R, P), of any strides; results were multiplied by ``grad_scale``. (R, C),
+    ``grad`` is (R, D), of any strides; results were multiplied by ``grad_scale``. (R, C),
     contiguous: ``grad_x``; and, where they are not None, ``grad_normed``, what the normalised rows'
     gradient has from other projections, ``through``, x's gradient from elsewhere, and ``normed``,
-    the normalised rows, written again. ``partial`` is (CTAS, 2 C + P - first_biased + P C): the
+    the normalised rows, written again. ``partial`` is (CTAS, 2 C + D - first_biased + D C): the
     norm's weight and bias, biases of outputs from ``first_biased`` on, the weight.
     """
     cta = tl.program_id(0)
-    columns, outputs = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_P)
-    inside_c, inside_p = columns < C, outputs < num_outputs
+    columns, outputs = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_D)
+    inside_c, inside_d = columns < C, outputs < num_outputs
     norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     weight_offsets = outputs[:, None] * C + columns[None, :]
-    inside_w = inside_p[:, None] & inside_c[None, :]
+    inside_w = inside_d[:, None] & inside_c[None, :]
     weight = tl.load(weight_ptr + weight_offsets, mask=inside_w, other=0.0)
     norm_weight_sum = tl.zeros((BLOCK_C,), tl.float32)
     norm_bias_sum = tl.zeros((BLOCK_C,), tl.float32)
-    weight_sum = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    bias_sum = tl.zeros((BLOCK_P,), tl.float32)
+    weight_sum = tl.zeros((BLOCK_D, BLOCK_C), tl.float32)
+    bias_sum = tl.zeros((BLOCK_D,), tl.float32)
     for start in tl.range(cta * BLOCK_R, num_rows, CTAS * BLOCK_R, num_stages=STAGES):
         rows = start + tl.arange(0, BLOCK_R)
         inside_r = rows < num_rows
         inside = inside_r[:, None] & inside_c[None, :]
-        inside_g = inside_r[:, None] & inside_p[None, :]
+        inside_g = inside_r[:, None] & inside_d[None, :]
         grad = load_rows(grad_ptr, grad_geometry, rows, outputs, inside_g, GRAD_ROW_DIMS)
         x = load_rows(x_ptr, geometry, rows, columns, inside, ROW_DIMS).to(tl.float32)
         out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
@@ -169,7 +169,7 @@ def projection_backward_kernel(
     partial = partial_ptr + cta * (2 * C + biases + num_outputs * C)
     tl.store(partial + columns, norm_weight_sum, mask=inside_c)
     tl.store(partial + C + columns, norm_bias_sum, mask=inside_c)
-    biased = inside_p & (outputs >= first_biased)
+    biased = inside_d & (outputs >= first_biased)
     tl.store(partial + 2 * C + outputs - first_biased, bias_sum, mask=biased)
     tl.store(partial + 2 * C + biases + weight_offsets, weight_sum, mask=inside_w)
 
@@ -178,18 +178,18 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
     """Fill ``out``, ``few`` and the statistics."""
     weight, outputs = projections.weight, projections.sizes.outputs
     rows = rows_of(x)
-    launch = rows.tile("projection_forward", P=outputs)
+    tile = rows.tile("normed_projection_forward", D=outputs)
     if outputs == 0:
-        launch["CHUNKS"] = 0
-    blocks = triton.cdiv(outputs, max(1, launch["CHUNKS"] * launch["BLOCK_P"])) or 1
-    ctas = triton.cdiv(launch.pop("CTAS"), blocks)
-    ctas = min(ctas, triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
-    projection_forward_kernel[(blocks, ctas)](
+        tile["CHUNKS"] = 0
+    blocks = triton.cdiv(outputs, max(1, tile["CHUNKS"] * tile["BLOCK_D"])) or 1
+    ctas = triton.cdiv(tile.pop("CTAS"), blocks)
+    ctas = min(ctas, triton.cdiv(rows.num_rows, tile["BLOCK_R"]))
+    normed_projection_forward_kernel[(blocks, ctas)](
         rows.tensor, norm.weight, norm.bias, weight, projections.bias, projections.first_scale,
         projections.few, projections.few_scale, out, None if projections.few is None else few,
         norm.stats, rows.num_rows, outputs, projections.first, projections.sizes.first_biased,
         projections.sizes.few, rows.num_rows // x.shape[0], rows.geometry,
-        CTAS=ctas, BLOCK_S=MAX_FEW_OUTPUTS, **_constants(rows), **launch,
+        CTAS=ctas, BLOCK_F=MAX_FEW_OUTPUTS, **_constants(rows), **tile,
     )  # fmt: skip
 
 
@@ -203,14 +203,14 @@ def backward(
     gradients: Gradients,
 ) -> Tensor:
     """Gradient of x; fills ``gradients``."""
-    vector = gradients.vector
+    flat_grad = gradients.flat
     if grad is None:
         assert grad_few is not None
         assert projections.few is not None
         few, scale = projections.few, projections.few_scale
-        return backward_narrow(grad_few, scale, None, x, norm, few, len(few), through, vector)[0]
+        return backward_narrow(grad_few, scale, None, x, norm, few, len(few), through, flat_grad)[0]
     weight, first_biased = projections.scaled_weight(), projections.sizes.first_biased
-    grad_x, _ = backward_narrow(grad, 1.0, None, x, norm, weight, first_biased, through, vector)
+    grad_x, _ = backward_narrow(grad, 1.0, None, x, norm, weight, first_biased, through, flat_grad)
     gradients.scale_first(projections)
     return grad_x
 
@@ -224,25 +224,25 @@ def backward_narrow(
     weight: Tensor,
     first_biased: int,
     through: Tensor | None,
-    parameters: Tensor,
+    flat_grad: Tensor,
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradient of x; normalised rows where others need them; fills ``parameters``."""
+    """Gradient of x; normalised rows where others need them; fills ``flat_grad``."""
     outputs = weight.shape[0]
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     normed = None if grad_normed is None else torch.empty_like(grad_x)
     rows, grad_rows = rows_of(x), rows_of(grad)
     others = int(grad_normed is not None)
-    launch = rows.tile("projection_backward", P=outputs, others=others)
-    ctas = min(launch.pop("CTAS"), triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
-    partial = torch.empty(ctas, parameters.numel(), dtype=torch.float32, device=x.device)
-    projection_backward_kernel[(ctas,)](
+    tile = rows.tile("normed_projection_backward", D=outputs, others=others)
+    ctas = min(tile.pop("CTAS"), triton.cdiv(rows.num_rows, tile["BLOCK_R"]))
+    partial = torch.empty(ctas, flat_grad.numel(), dtype=torch.float32, device=x.device)
+    normed_projection_backward_kernel[(ctas,)](
         grad_rows.tensor, scale, grad_normed, rows.tensor, norm.weight, norm.bias, weight,
         norm.stats, through, grad_x, normed, partial, rows.num_rows, outputs, first_biased,
         grad_rows.geometry, rows.geometry,
-        GRAD_ROW_DIMS=grad_rows.num_dims, CTAS=ctas, BLOCK_P=block(outputs),
-        **_constants(rows), **launch,
+        GRAD_ROW_DIMS=grad_rows.num_dims, CTAS=ctas, BLOCK_D=block(outputs),
+        **_constants(rows), **tile,
     )  # fmt: skip
-    sum_rows(partial, parameters.dtype, parameters)
+    sum_rows(partial, flat_grad.dtype, flat_grad)
     return grad_x, normed
 
 

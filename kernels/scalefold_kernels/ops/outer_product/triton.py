@@ -32,7 +32,7 @@ def load_gradient(ptr, i, j, z, size_j, size_z):
 
 
 @triton.jit
-def project_outer_kernel(
+def outer_product_projection_kernel(
     outer_ptr, weight_ptr, bias_ptr, count_ptr, z_ptr, out_ptr, size_j, size_c, size_z,
     count_stride_i, count_stride_j, z_stride_i, z_stride_j, z_stride_z,
     EPS: tl.constexpr, INT64: tl.constexpr, PRECISION: tl.constexpr, BLOCK_J: tl.constexpr,
@@ -64,7 +64,7 @@ def project_outer_kernel(
 
 
 @triton.jit
-def outer_gradient_kernel(
+def outer_product_gradient_kernel(
     grad_ptr, weight_ptr, out_ptr, size_j, size_c, size_z,
     PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Z: tl.constexpr,
 ):  # fmt: skip
@@ -86,20 +86,20 @@ def outer_gradient_kernel(
 
 
 @triton.jit
-def outer_weight_gradient_kernel(
-    grad_ptr, outer_ptr, out_ptr, size_i, size_j, size_c, size_z, i_per_split,
+def outer_product_weight_gradient_kernel(
+    grad_ptr, outer_ptr, out_ptr, size_i, size_j, size_c, size_z, i_per_part,
     PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Z: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums of ``sum_ij grad[i,j,z] outer[i,c,j,d]``, as (split, z, c, d)."""
-    split = tl.program_id(2)
+    """Partial sums of ``sum_ij grad[i,j,z] outer[i,c,j,d]``, as (part, z, c, d)."""
+    part = tl.program_id(2)
     num_k = size_c * size_c
     k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
     z = tl.program_id(1) * BLOCK_Z + tl.arange(0, BLOCK_Z)
     outer_columns = (k // size_c).to(tl.int64) * size_j * size_c + k % size_c
     total = tl.zeros((BLOCK_Z, BLOCK_K), tl.float32)
-    start = split * i_per_split
+    start = part * i_per_part
     blocks = tl.cdiv(size_j, BLOCK_J)
-    last = tl.minimum(start + i_per_split, size_i)
+    last = tl.minimum(start + i_per_part, size_i)
     for step in range(start * blocks, last * blocks):
         i = tl.cast(step // blocks, tl.int64)
         j = (step % blocks) * BLOCK_J + tl.arange(0, BLOCK_J)
@@ -108,12 +108,12 @@ def outer_weight_gradient_kernel(
         outer_rows = outer_ptr + (i * size_c * size_j + j)[:, None] * size_c
         outer = tl.load(outer_rows + outer_columns[None, :], mask=inside, other=0.0)
         total = tl.dot(grad.T, outer, total, input_precision=PRECISION)
-    at = (split.to(tl.int64) * size_z + z)[:, None] * num_k + k[None, :]
+    at = (part.to(tl.int64) * size_z + z)[:, None] * num_k + k[None, :]
     tl.store(out_ptr + at, total, mask=(z < size_z)[:, None] & (k < num_k)[None, :])
 
 
 @triton.jit
-def mean_gradient_kernel(
+def outer_product_mean_gradient_kernel(
     grad_ptr, count_ptr, out_ptr, parts_ptr, size_j, size_z, grad_stride_i, grad_stride_j,
     grad_stride_z, count_stride_i, count_stride_j,
     EPS: tl.constexpr, INT64: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_Z: tl.constexpr,
@@ -142,8 +142,11 @@ def forward(factors: Factors, mean: Mean, outer: Tensor | None) -> None:
     for rows, of_a in _chunks(a_ICS, size_j):
         part = torch.mm(a[of_a], b.t(), out=outer)
         count = count_IJ[rows]
-        blocks_z = triton.cdiv(size_z, tile["BLOCK_Z"])
-        project_outer_kernel[(triton.cdiv(size_j, tile["BLOCK_J"]), len(count), blocks_z)](
+        blocks_j, blocks_z = (
+            triton.cdiv(size_j, tile["BLOCK_J"]),
+            triton.cdiv(size_z, tile["BLOCK_Z"]),
+        )
+        outer_product_projection_kernel[(blocks_j, len(count), blocks_z)](
             part, weight, bias, count, z_IJZ[rows], out_IJZ[rows], size_j, a_ICS.shape[1], size_z,
             *count.stride(), *z_IJZ.stride(),
             EPS=EPS, INT64=needs_int64(z_IJZ), PRECISION=precision(a.dtype), **tile,
@@ -158,7 +161,7 @@ def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
     blocks_j = triton.cdiv(size_j, block_j)
     out = grad_IJZ.new_empty(grad_IJZ.shape)
     parts = grad_IJZ.new_empty(size_i * blocks_j, size_z, dtype=torch.float32)
-    mean_gradient_kernel[(blocks_j, size_i)](
+    outer_product_mean_gradient_kernel[(blocks_j, size_i)](
         grad_IJZ, count_IJ, out, parts, size_j, size_z, *grad_IJZ.stride(), *count_IJ.stride(),
         EPS=EPS, INT64=needs_int64(grad_IJZ), BLOCK_J=block_j, BLOCK_Z=block_z, num_warps=2,
     )  # fmt: skip
@@ -207,13 +210,13 @@ def _chunks(a_ICS: Tensor, size_j: int) -> Iterator[tuple[slice, slice]]:
 def _weight_gradient(grad_IJZ: Tensor, outer: Tensor, factors: Factors) -> Tensor:
     size_i, size_j, size_z = grad_IJZ.shape
     channels = factors.a.shape[1]
-    tile = factors.tile("outer_product_projection_weight")
+    tile = factors.tile("outer_product_weight_gradient")
     per_sm = tile.pop("RESIDENT")
     blocks_k = triton.cdiv(channels * channels, tile["BLOCK_K"])
     blocks_z = triton.cdiv(size_z, tile["BLOCK_Z"])
     num_parts, rows = split_evenly(blocks_k * blocks_z, per_sm, size_i, grad_IJZ.device)
     parts = grad_IJZ.new_empty(num_parts, size_z, channels**2, dtype=torch.float32)
-    outer_weight_gradient_kernel[(blocks_k, blocks_z, num_parts)](
+    outer_product_weight_gradient_kernel[(blocks_k, blocks_z, num_parts)](
         grad_IJZ, outer, parts, size_i, size_j, channels, size_z, rows,
         PRECISION=precision(grad_IJZ.dtype), **tile,
     )  # fmt: skip
@@ -224,8 +227,8 @@ def _outer_gradient(grad_IJZ: Tensor, outer: Tensor, factors: Factors) -> Tensor
     """Gradient in new memory, laid out as ``outer``, which a second backward may need."""
     out = torch.empty_like(outer)
     size_i, size_j, size_z = grad_IJZ.shape
-    tile = factors.tile("outer_product_projection_input")
-    outer_gradient_kernel[(triton.cdiv(size_j, tile["BLOCK_J"]), size_i)](
+    tile = factors.tile("outer_product_gradient")
+    outer_product_gradient_kernel[(triton.cdiv(size_j, tile["BLOCK_J"]), size_i)](
         grad_IJZ, factors.weight, out, size_j, factors.a.shape[1], size_z,
         PRECISION=precision(grad_IJZ.dtype), BLOCK_Z=block(size_z), **tile,
     )  # fmt: skip

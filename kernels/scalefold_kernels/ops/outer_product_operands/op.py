@@ -61,7 +61,7 @@ class _Operands(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, m: Tensor, mask: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        operands = torch.ops.scalefold.outer_product_operands(m, mask, parameters)
+        operands = _outer_product_operands(m, mask, parameters)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(m, mask, *parameters)
         return *(operand.permute(0, 3, 1, 2) for operand in operands.unbind()), m
@@ -75,10 +75,8 @@ class _Operands(torch.autograd.Function):
         shape = *m.shape[:3], len(parameters[2])
         both = [m.new_zeros(shape) if grad is None else grad for grad in (grad_a, grad_b)]
         grad = join([grad.permute(0, 2, 3, 1)[None] for grad in both], 0)
-        grad_m, vector = torch.ops.scalefold.outer_product_operands_backward(
-            grad, m, mask, parameters, through
-        )
-        return grad_m, None, *unpack(vector, parameters)
+        grad_m, flat_grad = _outer_product_operands_backward(grad, m, mask, parameters, through)
+        return grad_m, None, *unpack(flat_grad, parameters)
 
 
 @torch.library.custom_op("scalefold::outer_product_operands", mutates_args=())
@@ -106,14 +104,14 @@ def _outer_product_operands_backward(
     through: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Gradient of m; of all parameters in their order, a vector."""
-    grad_m, gradients = _gradients(grad_2BNCS, m_BSNM, mask_BSN, parameters, through)
+    grad_m, flat_grad = _gradients(grad_2BNCS, m_BSNM, mask_BSN, parameters, through)
     if not m_BSNM.numel():
-        return grad_m, gradients.zero_()
+        return grad_m, flat_grad.zero_()
     grad, through = grad_2BNCS.contiguous(), None if through is None else through.contiguous()
     given = triton.Parameters.of(*parameters)
     backend = _BACKENDS.choose("backward", m_BSNM.device, m_BSNM, parameters[2])
-    backend.backward(grad, m_BSNM, mask_BSN, given, through, grad_m, gradients)
-    return grad_m, gradients
+    backend.backward(grad, m_BSNM, mask_BSN, given, through, grad_m, flat_grad)
+    return grad_m, flat_grad
 
 
 @_outer_product_operands_backward.register_fake

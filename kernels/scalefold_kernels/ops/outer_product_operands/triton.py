@@ -55,7 +55,7 @@ class Parameters(NamedTuple):
 
 
 @triton.jit
-def forward_kernel(
+def outer_product_operands_forward_kernel(
     m_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, weight_a_ptr, weight_b_ptr, bias_a_ptr,
     bias_b_ptr, out_ptr, size_s, size_n, size_c, strides, mask_strides,
     M: tl.constexpr, PRECISION: tl.constexpr, BLOCK_S: tl.constexpr,
@@ -73,9 +73,9 @@ def forward_kernel(
     inside = inside_s[:, None] & inside_m[None, :]
     x = tl.load(at + column[None, :] * strides[3], mask=inside, other=0.0)
     x_hat, _, _ = standardise(x.to(tl.float32), inside_m, M, BLOCK_M)
-    scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
-    shift = tl.load(norm_bias_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
-    normed = (x_hat * scale[None, :] + shift[None, :]).to(x.dtype)
+    norm_weight = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    norm_bias = tl.load(norm_bias_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(x.dtype)
     mask_at = mask_ptr + sample * mask_strides[0] + s * mask_strides[1] + n * mask_strides[2]
     mask = tl.load(mask_at, mask=inside_s, other=0.0).to(tl.float32)
     weight = load_weights(weight_a_ptr, weight_b_ptr, size_c, M, BLOCK_C, BLOCK_M)
@@ -110,7 +110,7 @@ def load_block(
     block, grad_ptr, m_ptr, mask_ptr, through_ptr, sizes, strides, mask_strides,
     M: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """What `backward_kernel` reads of a block of sequences of one residue; 0 behind the last."""
+    """What backward reads of a block of sequences of one residue; 0 behind the last."""
     num_samples, size_s, size_n, size_c = sizes
     column, p = tl.arange(0, BLOCK_M), tl.arange(0, 2 * BLOCK_C)
     which, c = p // BLOCK_C, p % BLOCK_C
@@ -141,7 +141,7 @@ def place(block, size_s, size_n, BLOCK_S: tl.constexpr):
 
 
 @triton.jit
-def backward_kernel(
+def outer_product_operands_backward_kernel(
     grad_ptr, m_ptr, mask_ptr, norm_weight_ptr, weight_a_ptr, weight_b_ptr, through_ptr, grad_m_ptr,
     partial_ptr, partial_bias_ptr, sizes, strides, mask_strides,
     M: tl.constexpr, PRECISION: tl.constexpr, CTAS: tl.constexpr,
@@ -157,7 +157,7 @@ def backward_kernel(
     column, p = tl.arange(0, BLOCK_M), tl.arange(0, 2 * BLOCK_C)
     which, c = p // BLOCK_C, p % BLOCK_C
     inside_m, inside_c = column < M, c < size_c
-    scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    norm_weight = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
     weight = load_weights(weight_a_ptr, weight_b_ptr, size_c, M, BLOCK_C, BLOCK_M)
     sums = tl.zeros((2 * BLOCK_C, BLOCK_M), tl.float32)
     grad_sums = tl.zeros((2 * BLOCK_C,), tl.float32)
@@ -177,7 +177,7 @@ def backward_kernel(
         x_hat = x_hat.to(x.dtype)  # half the registers until the end
         sums = tl.dot(grad, x_hat, sums, input_precision=PRECISION)
         grad_sums += tl.sum(grad.to(tl.float32), 1)
-        grad_m = tl.dot(grad.T, weight, input_precision=PRECISION) * scale[None, :]
+        grad_m = tl.dot(grad.T, weight, input_precision=PRECISION) * norm_weight[None, :]
         grad_m = standardise_backward(grad_m, x_hat.to(tl.float32), rstd, M)
         if through_ptr is not None:
             grad_m += through.to(tl.float32)
@@ -196,12 +196,12 @@ def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS:
     """Fill both operands."""
     batch, num_seq, num_res, _ = m_BSNM.shape
     norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b = parameters
-    launch, sizes = _tile("forward", m_BSNM, weight_a)
+    tile, sizes = _tile("forward", m_BSNM, weight_a)
     check_batch("outer_product_operands", m_BSNM)
-    forward_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
+    outer_product_operands_forward_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
         m_BSNM, mask_BSN, norm_weight, norm_bias, weight_a, weight_b, bias_a, bias_b, out_2BNCS,
         num_seq, num_res, len(weight_a), m_BSNM.stride(), mask_BSN.stride(),
-        **sizes, **launch,
+        **sizes, **tile,
     )  # fmt: skip
 
 
@@ -212,34 +212,34 @@ def backward(
     parameters: Parameters,
     through: Tensor | None,
     grad_m: Tensor,
-    gradients: Tensor,
+    flat_grad: Tensor,
 ) -> None:
     """Fill the gradient of m, and all parameters' in the order of `finish`."""
     batch, num_seq, num_res, channels = m_BSNM.shape
     norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
     hidden = len(weight_a)
-    launch, sizes = _tile("backward", m_BSNM, weight_a)
+    tile, sizes = _tile("backward", m_BSNM, weight_a)
     num_blocks = batch * num_res * triton.cdiv(num_seq, sizes["BLOCK_S"])
-    ctas = min(launch.pop("CTAS"), num_blocks)
+    ctas = min(tile.pop("CTAS"), num_blocks)
     partial = m_BSNM.new_empty(ctas, 2 * hidden, channels, dtype=torch.float32)
     partial_bias = partial.new_empty(ctas, 2 * hidden)
-    backward_kernel[(ctas,)](
+    outer_product_operands_backward_kernel[(ctas,)](
         grad_2BNCS, m_BSNM, mask_BSN, norm_weight, weight_a, weight_b, through, grad_m, partial,
         partial_bias, (batch, num_seq, num_res, hidden), m_BSNM.stride(), mask_BSN.stride(),
-        CTAS=ctas, **sizes, **launch,
+        CTAS=ctas, **sizes, **tile,
     )  # fmt: skip
-    finish(partial, partial_bias, norm_weight, norm_bias, [weight_a, weight_b], gradients)
+    finish(partial, partial_bias, norm_weight, norm_bias, [weight_a, weight_b], flat_grad)
 
 
 def _tile(direction: str, m: Tensor, weight: Tensor) -> tuple[dict[str, int], dict[str, int | str]]:
     """How a kernel is launched, and its sizes."""
     hidden, channels = weight.shape
-    launch = tile_for(f"outer_product_operands_{direction}", m, C=hidden, M=channels)
+    tile = tile_for(f"outer_product_operands_{direction}", m, C=hidden, M=channels)
     block_m = dot.block(channels)
-    return launch, {
+    return tile, {
         "M": channels,
         "PRECISION": dot.precision(m.dtype),
-        "BLOCK_S": max(16, launch.pop("ELEMENTS") // block_m),
+        "BLOCK_S": max(16, tile.pop("ELEMENTS") // block_m),
         "BLOCK_C": dot.block(hidden),
         "BLOCK_M": block_m,
     }

@@ -49,7 +49,7 @@ def _(q_BPHC: Tensor, k_BTPHC: Tensor, v_BTPHC: Tensor, mask_BT: Tensor) -> Tens
 
 
 @torch.library.custom_op("scalefold::pointwise_attention_backward", mutates_args=())
-def _backward(
+def _pointwise_attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     grads = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
@@ -59,7 +59,7 @@ def _backward(
     return grads
 
 
-@_backward.register_fake
+@_pointwise_attention_backward.register_fake
 def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
@@ -68,11 +68,11 @@ def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return *_backward(grad, *ctx.saved_tensors), None
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return *_pointwise_attention_backward(grad, *ctx.saved_tensors), None
 
 
-pointwise_attention.register_autograd(_gradients, setup_context=_save)
+pointwise_attention.register_autograd(_backward, setup_context=_save)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> None:

@@ -102,7 +102,7 @@ def pointwise_attention_backward_kernel(
         highest = higher
     mean /= total
     grad_q = tl.zeros((BLOCK_P, BLOCK_H, BLOCK_C), tl.float32)
-    kind = grad_q_ptr.dtype.element_ty
+    dtype = grad_q_ptr.dtype.element_ty
     for t in tl.range(0, num_keys, num_stages=STAGES):
         key = sample * num_keys + t
         tile = key * size + start
@@ -111,10 +111,10 @@ def pointwise_attention_backward_kernel(
         grad_logit = weight * (tl.sum(grad * v, 2) - mean)
         grad_q += grad_logit[:, :, None] * k
         grad_k = grad_logit[:, :, None] * q
-        tl.store(grad_k_ptr + tile + at, grad_k.to(kind), mask=inside)
+        tl.store(grad_k_ptr + tile + at, grad_k.to(dtype), mask=inside)
         grad_v = weight[:, :, None] * grad
-        tl.store(grad_v_ptr + tile + at, grad_v.to(kind), mask=inside)
-    tl.store(grad_q_ptr + here + at, (grad_q * scale).to(kind), mask=inside)
+        tl.store(grad_v_ptr + tile + at, grad_v.to(dtype), mask=inside)
+    tl.store(grad_q_ptr + here + at, (grad_q * scale).to(dtype), mask=inside)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, out: Tensor) -> None:
@@ -136,9 +136,9 @@ def _launch(name: str, q: Tensor, k: Tensor) -> tuple[Any, Any, dict[str, int]]:
     """Grid, arguments after the pointers, and constants."""
     batch, positions, heads, channels = q.shape
     block_h, block_c = triton.next_power_of_2(heads), triton.next_power_of_2(channels)
-    sizes = tile_for(name, q, P=positions, T=k.shape[1], H=heads, C=channels)
-    block_p = max(1, sizes.pop("ELEMENTS") // (block_h * block_c))
+    tile = tile_for(name, q, P=positions, T=k.shape[1], H=heads, C=channels)
+    block_p = max(1, tile.pop("ELEMENTS") // (block_h * block_c))
     grid = triton.cdiv(positions, block_p), batch
     blocks = {"BLOCK_P": block_p, "BLOCK_H": block_h, "BLOCK_C": block_c}
     arguments = k.shape[1], positions, channels**-0.5
-    return grid, arguments, {"H": heads, "C": channels, **blocks, **sizes}
+    return grid, arguments, {"H": heads, "C": channels, **blocks, **tile}

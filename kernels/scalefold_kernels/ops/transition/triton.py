@@ -24,7 +24,7 @@ MAX_ROWS = 1 << 21
 
 
 @triton.jit
-def load_matrix(ptr, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FITS: tl.constexpr):
+def load_weight(ptr, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FITS: tl.constexpr):
     """A block of a contiguous matrix; 0 outside, where it does not fit in whole blocks."""
     ptrs = ptr + rows[:, None] * COLUMNS + columns[None, :]
     if FITS:
@@ -56,9 +56,9 @@ def transition_forward_kernel(
     inside_c = channels < C
     x = tl.load(x_ptrs + channels[None, :], mask=inside_c[None, :], other=0.0)
     x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, BLOCK_C)
-    scale = tl.load(norm_weight_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
-    shift = tl.load(norm_bias_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
-    normed = (x_hat * scale[None, :] + shift[None, :]).to(x.dtype)
+    norm_weight = tl.load(norm_weight_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
+    norm_bias = tl.load(norm_bias_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
+    normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(x.dtype)
     at = tl.arange(0, BLOCK_R)[:, None] * C + channels[None, :]
     inside = (tl.arange(0, BLOCK_R) < num_rows - first)[:, None] & inside_c[None, :]
     if normed_ptr is not None:
@@ -68,8 +68,8 @@ def transition_forward_kernel(
     out = x.to(tl.float32) + bias[None, :]  # before the loop, where x is at hand
     for start in range(0, H, BLOCK_H):
         h = start + tl.arange(0, BLOCK_H)
-        up = load_matrix(up_ptr, h, channels, H, C, FITS)
-        down = load_matrix(down_ptr, channels, h, C, H, FITS)
+        up = load_weight(up_ptr, h, channels, H, C, FITS)
+        down = load_weight(down_ptr, channels, h, C, H, FITS)
         up_bias = tl.load(up_bias_ptr + h, mask=h < H, other=0.0).to(tl.float32)
         hidden = tl.dot(normed, up.T, input_precision=PRECISION) + up_bias[None, :]
         hidden = tl.maximum(hidden, 0.0).to(x.dtype)
@@ -105,10 +105,10 @@ def transition_hidden_kernel(
         c = start + tl.arange(0, BLOCK_C)
         inside = row_inside & (c < C)[None, :]
         normed = tl.load(normed_rows + c[None, :], mask=inside, other=0.0)
-        up = load_matrix(up_ptr, h, c, H, C, FITS)
+        up = load_weight(up_ptr, h, c, H, C, FITS)
         hidden = tl.dot(normed, up.T, hidden, input_precision=PRECISION)
         grad = tl.load(grad_rows + c[None, :], mask=inside, other=0.0)
-        down = load_matrix(down_ptr, c, h, C, H, FITS)
+        down = load_weight(down_ptr, c, h, C, H, FITS)
         grad_hidden = tl.dot(grad, down, grad_hidden, input_precision=PRECISION)
         if first_h == 0:
             sums = tl.sum(grad.to(tl.float32), axis=0)
@@ -120,20 +120,20 @@ def transition_hidden_kernel(
     offset = tl.cast(first, tl.int64) * H + first_h
     at = rows[:, None] * H + columns[None, :]
     inside = row_inside & (h < H)[None, :]
-    kind = hidden_ptr.dtype.element_ty
-    tl.store(hidden_ptr + offset + at, tl.maximum(hidden, 0.0).to(kind), mask=inside)
-    tl.store(grad_hidden_ptr + offset + at, grad_hidden.to(kind), mask=inside)
+    dtype = hidden_ptr.dtype.element_ty
+    tl.store(hidden_ptr + offset + at, tl.maximum(hidden, 0.0).to(dtype), mask=inside)
+    tl.store(grad_hidden_ptr + offset + at, grad_hidden.to(dtype), mask=inside)
 
 
 def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | None) -> None:
     """Fill ``out``, and what is kept for backward."""
     num_rows, channels = x_RC.shape
     num_hidden = parameters.up_weight.shape[0]
-    sizes = tile_of("transition_forward", x_RC, num_hidden)
-    transition_forward_kernel[(triton.cdiv(num_rows, sizes["BLOCK_R"]),)](
+    tile = tile_of("transition_forward", x_RC, num_hidden)
+    transition_forward_kernel[(triton.cdiv(num_rows, tile["BLOCK_R"]),)](
         x_RC, *parameters, out_RC, *(kept or (None, None)), num_rows, x_RC.stride(0),
         C=channels, H=num_hidden, PRECISION=precision(x_RC.dtype), BLOCK_C=block(channels),
-        **sizes,
+        **tile,
     )  # fmt: skip
 
 
@@ -165,16 +165,16 @@ def _hidden(
     """Hidden channels of some rows, their gradient, and both biases' gradients in float32."""
     num_rows, channels = normed.shape
     num_hidden = up.shape[0]
-    sizes = tile_of("transition_hidden", normed, num_hidden)
+    tile = tile_of("transition_hidden", normed, num_hidden)
     hidden = normed.new_empty(num_rows, num_hidden)
     grad_hidden = torch.empty_like(hidden)
-    blocks = triton.cdiv(num_rows, sizes["BLOCK_R"])
+    blocks = triton.cdiv(num_rows, tile["BLOCK_R"])
     up_bias_sums = normed.new_empty(blocks, num_hidden, dtype=torch.float32)
     down_bias_sums = normed.new_empty(blocks, channels, dtype=torch.float32)
-    transition_hidden_kernel[(triton.cdiv(num_hidden, sizes["BLOCK_H"]), blocks)](
+    transition_hidden_kernel[(triton.cdiv(num_hidden, tile["BLOCK_H"]), blocks)](
         normed, up, up_bias, grad, down, hidden, grad_hidden, up_bias_sums, down_bias_sums,
         num_rows, grad.stride(0),
-        C=channels, H=num_hidden, PRECISION=precision(normed.dtype), **sizes,
+        C=channels, H=num_hidden, PRECISION=precision(normed.dtype), **tile,
     )  # fmt: skip
     grad_up_bias = sum_rows(up_bias_sums, torch.float32)
     return hidden, grad_hidden, grad_up_bias, sum_rows(down_bias_sums, torch.float32)

@@ -16,7 +16,7 @@ from torch import Tensor
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.mask import Dropout
-from scalefold_kernels.tiles import Tile, architecture, dtype_name, tile
+from scalefold_kernels.tiles import Tile, architecture, dtype_name, find_tile
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Sizes:
     def tile(self, name: str, **limits: int) -> Tile:
         """Tile of a kernel; no block of it larger than its entry in ``limits`` needs."""
         shape = {"P": self.positions, "Z": self.pair, "C": self.hidden}
-        found = tile(f"triangle_{name}", self.arch, {**shape, "dtype": dtype_name(self.dtype)})
+        found = find_tile(f"triangle_{name}", self.arch, {**shape, "dtype": dtype_name(self.dtype)})
         return found | {name: min(found[name], block(size)) for name, size in limits.items()}
 
     def constants(self) -> dict[str, int | str]:
@@ -48,8 +48,8 @@ class Sizes:
 class ProjectionWeights(NamedTuple):
     """Parameters of the projection, in the operation's order: (Z,), (C, Z) and (C,), (Z, Z)."""
 
-    scale: Tensor
-    shift: Tensor
+    norm_weight: Tensor
+    norm_bias: Tensor
     a: Tensor
     a_bias: Tensor
     a_gate: Tensor
@@ -74,13 +74,13 @@ class Projected(NamedTuple):
     b: Tensor
     gate: Tensor
     mean: Tensor
-    reciprocal: Tensor
+    rstd: Tensor
 
     @classmethod
     def empty(cls, z: Tensor, hidden: int) -> Projected:
         """New memory."""
         a, b = (z.new_empty(hidden, *z.shape[:-1]) for _ in range(2))
-        return cls(a, b, z.new_empty(z.shape), *new_statistics(z[..., 0]))
+        return cls(a, b, z.new_empty(z.shape), *new_stats(z[..., 0]))
 
 
 class ProjectionGradients(NamedTuple):
@@ -100,14 +100,14 @@ class ProjectionKept(NamedTuple):
     a: Tensor
     b: Tensor
     mean: Tensor
-    reciprocal: Tensor
+    rstd: Tensor
 
 
 class OutputWeights(NamedTuple):
     """Parameters of the output, in the operation's order: (C,), (C,), (Z, C), (Z,)."""
 
-    scale: Tensor
-    shift: Tensor
+    norm_weight: Tensor
+    norm_bias: Tensor
     matrix: Tensor
     bias: Tensor
 
@@ -147,8 +147,8 @@ class Product(NamedTuple):
         return self.x.shape[2], self.y.shape[3], self.x.shape[3]
 
 
-def new_statistics(like: Tensor) -> tuple[Tensor, Tensor]:
-    """New memory for mean and reciprocal deviation."""
+def new_stats(like: Tensor) -> tuple[Tensor, Tensor]:
+    """New memory for mean and 1 / standard deviation."""
     mean = torch.empty(like.shape, dtype=torch.float32, device=like.device)
     return mean, torch.empty_like(mean)
 

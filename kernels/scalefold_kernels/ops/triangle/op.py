@@ -24,7 +24,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     Sizes,
     check_output,
     check_projection,
-    new_statistics,
+    new_stats,
 )
 from scalefold_kernels.packing import unpack
 
@@ -93,8 +93,8 @@ def _projection(
     weights = ProjectionWeights(*parameters)
     sizes = Sizes.of(z, *reversed(weights.a.shape))
     backend = _BACKENDS.choose("projection_forward", z.device, sizes)
-    a, b, gate, mean, reciprocal = backend.projection_forward(sizes, z, mask, weights)
-    return a, b, gate, mean, reciprocal
+    a, b, gate, mean, rstd = backend.projection_forward(sizes, z, mask, weights)
+    return a, b, gate, mean, rstd
 
 
 @_projection.register_fake
@@ -104,28 +104,28 @@ def _(z: Tensor, _mask: Tensor, parameters: list[Tensor]) -> tuple[Tensor, ...]:
 
 @torch.library.custom_op("scalefold::triangle_projection_backward", mutates_args=())
 def _projection_backward(
-    gradients: list[Tensor],
-    d_through: Tensor | None,
+    grads: list[Tensor],
+    through: Tensor | None,
     z: Tensor,
     mask: Tensor,
     operands: list[Tensor],
-    statistics: list[Tensor],
+    stats: list[Tensor],
     parameters: list[Tensor],
 ) -> tuple[Tensor, Tensor]:
     z, mask, *parameters = _contiguous(z, mask, *parameters)
-    d_through = None if d_through is None else d_through.contiguous()
-    d_a, d_b, d_gate = _contiguous(*gradients)
-    given = ProjectionGradients(d_a, d_b, d_gate, d_through)
-    kept = ProjectionKept(z, mask, *operands, *statistics)
+    through = None if through is None else through.contiguous()
+    grad_a, grad_b, grad_gate = _contiguous(*grads)
+    given = ProjectionGradients(grad_a, grad_b, grad_gate, through)
+    kept = ProjectionKept(z, mask, *operands, *stats)
     weights = ProjectionWeights(*parameters)
     sizes = Sizes.of(z, *reversed(weights.a.shape))
     backend = _BACKENDS.choose("projection_backward", z.device, sizes)
-    d_z, flat = backend.projection_backward(sizes, given, kept, weights)
-    return d_z, flat
+    grad_z, flat_grad = backend.projection_backward(sizes, given, kept, weights)
+    return grad_z, flat_grad
 
 
 @_projection_backward.register_fake
-def _(_gradients: Any, _through: Any, z: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+def _(_grads: Any, _through: Any, z: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     return z.new_empty(z.shape), z.new_empty(sum(p.numel() for p in others[-1]))
 
 
@@ -134,22 +134,22 @@ class _Projection(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, mask: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        a, b, gate, mean, reciprocal = _projection(z, mask, list(parameters))
+        a, b, gate, mean, rstd = _projection(z, mask, list(parameters))
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(z, mask, a, b, mean, reciprocal, *parameters)
+        ctx.save_for_backward(z, mask, a, b, mean, rstd, *parameters)
         return a, b, gate, z
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        z, mask, a, b, mean, reciprocal, *parameters = ctx.saved_tensors
-        d_a, d_b, d_gate, d_through = gradients
-        if d_a is d_b is d_gate is None:
-            return d_through, *[None] * (1 + len(parameters))
-        d_a, d_b, d_gate = _or_zeros(d_a, a), _or_zeros(d_b, b), _or_zeros(d_gate, z)
-        d_z, flat = _projection_backward(
-            [d_a, d_b, d_gate], d_through, z, mask, [a, b], [mean, reciprocal], parameters
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        z, mask, a, b, mean, rstd, *parameters = ctx.saved_tensors
+        *given, through = grads
+        if all(grad is None for grad in given):
+            return through, *[None] * (1 + len(parameters))
+        filled = [_or_zeros(grad, like) for grad, like in zip(given, (a, b, z), strict=True)]
+        grad_z, flat_grad = _projection_backward(
+            filled, through, z, mask, [a, b], [mean, rstd], parameters
         )
-        return d_z, None, *unpack(flat, parameters)
+        return grad_z, None, *unpack(flat_grad, parameters)
 
 
 @torch.library.custom_op("scalefold::triangle_product", mutates_args=())
@@ -166,19 +166,17 @@ def _(a: Tensor, b: Tensor, outgoing: bool) -> Tensor:
 
 
 @torch.library.custom_op("scalefold::triangle_product_backward", mutates_args=())
-def _product_backward(
-    gradient: Tensor, a: Tensor, b: Tensor, outgoing: bool
-) -> tuple[Tensor, Tensor]:
+def _product_backward(grad: Tensor, a: Tensor, b: Tensor, outgoing: bool) -> tuple[Tensor, Tensor]:
     """Both are contiguous, as the backward of the projection reads them."""
     if outgoing:
-        d_a, d_b = _products((gradient, b), (gradient.mT, a))
+        grad_a, grad_b = _products((grad, b), (grad.mT, a))
     else:
-        d_a, d_b = _products((b, gradient.mT), (a, gradient))
-    return d_a, d_b
+        grad_a, grad_b = _products((b, grad.mT), (a, grad))
+    return grad_a, grad_b
 
 
 @_product_backward.register_fake
-def _(gradient: Tensor, a: Tensor, b: Tensor, outgoing: bool) -> tuple[Tensor, Tensor]:
+def _(grad: Tensor, a: Tensor, b: Tensor, outgoing: bool) -> tuple[Tensor, Tensor]:
     return a.new_empty(a.shape), b.new_empty(b.shape)
 
 
@@ -194,9 +192,9 @@ def _save_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(a, b)
 
 
-def _product_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+def _product_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
     a, b = ctx.saved_tensors
-    return *_product_backward(gradient, a, b, ctx.outgoing), None
+    return *_product_backward(grad, a, b, ctx.outgoing), None
 
 
 _product.register_autograd(_product_gradients, setup_context=_save_product)
@@ -221,40 +219,40 @@ def _output(
     given = OutputArguments(product, gate, OutputWeights(*parameters), dropout)
     sizes = Sizes.of(z, z.shape[-1], len(product))
     backend = _BACKENDS.choose("output_forward", z.device, sizes)
-    out, mean, reciprocal = backend.output_forward(sizes, given, z)
-    return out, mean, reciprocal
+    out, mean, rstd = backend.output_forward(sizes, given, z)
+    return out, mean, rstd
 
 
 @_output.register_fake
 def _(z: Tensor, product: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return z.new_empty(z.shape), *new_statistics(product[0])
+    return z.new_empty(z.shape), *new_stats(product[0])
 
 
 @torch.library.custom_op("scalefold::triangle_output_backward", mutates_args=())
 def _output_backward(
-    gradient: Tensor,
+    grad: Tensor,
     product: Tensor,
     gate: Tensor,
-    statistics: list[Tensor],
+    stats: list[Tensor],
     parameters: list[Tensor],
     key: Tensor | None,
     layer: int,
     rate: float,
     shared_dim: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    gradient, product, gate, *parameters = _contiguous(gradient, product, gate, *parameters)
+    grad, product, gate, *parameters = _contiguous(grad, product, gate, *parameters)
     dropout = _dropout(key, layer, rate, shared_dim)
     given = OutputArguments(product, gate, OutputWeights(*parameters), dropout)
     sizes = Sizes.of(gate, gate.shape[-1], len(product))
     backend = _BACKENDS.choose("output_backward", gate.device, sizes)
-    d_product, d_gate, flat = backend.output_backward(sizes, given, statistics, gradient)
-    return d_product, d_gate, flat
+    grad_product, grad_gate, flat_grad = backend.output_backward(sizes, given, stats, grad)
+    return grad_product, grad_gate, flat_grad
 
 
 @_output_backward.register_fake
 def _(_: Any, product: Tensor, gate: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    flat = gate.new_empty(sum(p.numel() for p in others[1]))
-    return product.new_empty(product.shape), gate.new_empty(gate.shape), flat
+    flat_grad = gate.new_empty(sum(p.numel() for p in others[1]))
+    return product.new_empty(product.shape), gate.new_empty(gate.shape), flat_grad
 
 
 def _save_output(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -263,12 +261,12 @@ def _save_output(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) 
     ctx.save_for_backward(key, product, gate, *output[1:], *parameters)
 
 
-def _output_gradients(ctx: Any, gradient: Tensor, *_: None) -> tuple[Any, ...]:
-    key, product, gate, mean, reciprocal, *parameters = ctx.saved_tensors
-    d_product, d_gate, flat = _output_backward(
-        gradient, product, gate, [mean, reciprocal], parameters, key, *ctx.dropout
+def _output_gradients(ctx: Any, grad: Tensor, *_: None) -> tuple[Any, ...]:
+    key, product, gate, mean, rstd, *parameters = ctx.saved_tensors
+    grad_product, grad_gate, flat_grad = _output_backward(
+        grad, product, gate, [mean, rstd], parameters, key, *ctx.dropout
     )
-    return gradient, d_product, d_gate, unpack(flat, parameters), None, None, None, None
+    return grad, grad_product, grad_gate, unpack(flat_grad, parameters), None, None, None, None
 
 
 _output.register_autograd(_output_gradients, setup_context=_save_output)
@@ -282,5 +280,5 @@ def _contiguous(*tensors: Tensor) -> list[Tensor]:
     return [t.contiguous() for t in tensors]
 
 
-def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros_like(like) if gradient is None else gradient
+def _or_zeros(grad: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if grad is None else grad

@@ -1,6 +1,6 @@
 """Gradients of the parameters of triangle multiplication, for all backends of its projections.
 
-They are taken against *standard*, the normalised values before scale and shift, and finished by
+They are taken against ``x_hat``, the values before LayerNorm's weight and bias, and finished by
 `norm.weights`. So the matrix products have the only sums over positions. Legend as in
 `triton.parts`.
 """
@@ -19,23 +19,23 @@ from scalefold_kernels.ops.triangle.arguments import OutputWeights, ProjectionWe
 
 @triton.jit
 def sum_products(
-    gradient, standard, row, column, P, ROWS, COLUMNS, gradient_row, gradient_position,
-    standard_position, standard_column, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
+    grad_ptr, x_hat_ptr, row, column, num_positions, num_rows, num_columns, grad_row, grad_position,
+    x_hat_position, x_hat_column, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums over this CTA's positions of gradient x standard, and of the gradient (16 times)."""
-    dtype: tl.constexpr = gradient.dtype.element_ty
+    """Sums over this CTA's positions of gradient x x_hat, and of the gradient (16 times)."""
+    dtype: tl.constexpr = grad_ptr.dtype.element_ty
     products = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
     sums = tl.zeros((row.shape[0], 16), tl.float32)
     ones = tl.full((BLOCK_P, 16), 1.0, dtype)
-    tiles = tl.cdiv(P, BLOCK_P)
+    tiles = tl.cdiv(num_positions, BLOCK_P)
     for from_last in range(tl.program_id(0), tiles, tl.num_programs(0)):
         tile = tiles - 1 - from_last  # the last ones written are still in the L2 cache
         position = (tile * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
-        inside = (row[:, None] < ROWS) & (position[None, :] < P)
-        at = gradient + row[:, None] * gradient_row + position[None, :] * gradient_position
+        inside = (row[:, None] < num_rows) & (position[None, :] < num_positions)
+        at = grad_ptr + row[:, None] * grad_row + position[None, :] * grad_position
         left = tl.load(at, mask=inside, other=0.0)
-        inside = (position[:, None] < P) & (column[None, :] < COLUMNS)
-        at = standard + position[:, None] * standard_position + column[None, :] * standard_column
+        inside = (position[:, None] < num_positions) & (column[None, :] < num_columns)
+        at = x_hat_ptr + position[:, None] * x_hat_position + column[None, :] * x_hat_column
         right = tl.load(at, mask=inside, other=0.0)
         products = tl.dot(left, right, products, input_precision=PRECISION)
         sums = tl.dot(left, ones, sums, input_precision=PRECISION)
@@ -43,88 +43,93 @@ def sum_products(
 
 
 @triton.jit
-def store_part(partial, partial_bias, products, sums, first, row, column, TOTAL, ROWS, COLUMNS):
-    """Part s of partial (S, TOTAL, COLUMNS) and partial_bias (S, TOTAL), rows first + row."""
-    place = tl.program_id(0) * TOTAL + first + row
-    inside = (row[:, None] < ROWS) & (column[None, :] < COLUMNS)
-    tl.store(partial + place[:, None] * COLUMNS + column[None, :], products, mask=inside)
+def store_part(places, part, first, row, column, total, num_rows, num_columns):
+    """Store a part in partial (parts, total, num_columns) and partial_bias (parts, total)."""
+    partial_ptr, partial_bias_ptr = places
+    products, sums = part
+    place = tl.program_id(0) * total + first + row
+    inside = (row[:, None] < num_rows) & (column[None, :] < num_columns)
+    tl.store(partial_ptr + place[:, None] * num_columns + column[None, :], products, mask=inside)
     if tl.program_id(2) == 0:
-        tl.store(partial_bias + place, tl.sum(sums, 1) / 16, mask=row < ROWS)
+        tl.store(partial_bias_ptr + place, tl.sum(sums, 1) / 16, mask=row < num_rows)
 
 
 @triton.jit
-def output_weights_kernel(
-    d_value, standard, partial, partial_bias, P,
+def triangle_output_weights_kernel(
+    grad_value_ptr, x_hat_ptr, partial_ptr, partial_bias_ptr, num_positions,
     INT64: tl.constexpr, Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums of d_value (P, Z) x standard (C, P); CTA (s, t, u): part, rows and columns."""
+    """Sums of grad_value (P, Z) x x_hat (C, P); CTA (s, t, u): part, rows and columns."""
     row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
-    products, sums = sum_products(
-        d_value, standard, row, index(column, INT64), P, Z, C, 1, Z, 1, P, BLOCK_P, PRECISION
-    )
-    store_part(partial, partial_bias, products, sums, 0, row, column, Z, Z, C)
+    part = sum_products(
+        grad_value_ptr, x_hat_ptr, row, index(column, INT64), num_positions, Z, C, 1, Z, 1,
+        num_positions, BLOCK_P, PRECISION,
+    )  # fmt: skip
+    store_part((partial_ptr, partial_bias_ptr), part, 0, row, column, Z, Z, C)
 
 
 @triton.jit
-def projection_weights_kernel(
-    d_values, d_gate, standard, partial, partial_bias, P,
+def triangle_projection_weights_kernel(
+    grad_values_ptr, grad_gate_ptr, x_hat_ptr, partial_ptr, partial_bias_ptr, num_positions,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums of d_values (4 C, P), then of d_gate (P, Z), x standard (P, Z)."""
+    """Sums of grad_values (4 C, P), then of grad_gate (P, Z), x x_hat (P, Z)."""
     ABOVE: tl.constexpr = (4 * C + BLOCK_R - 1) // BLOCK_R
     column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
+    places = partial_ptr, partial_bias_ptr
     if tl.program_id(1) < ABOVE:
         row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
-        products, sums = sum_products(
-            d_values, standard, row.to(tl.int64), column, P, 4 * C, Z, P, 1, Z, 1,
-            BLOCK_P, PRECISION,
+        part = sum_products(
+            grad_values_ptr, x_hat_ptr, row.to(tl.int64), column, num_positions, 4 * C, Z,
+            num_positions, 1, Z, 1, BLOCK_P, PRECISION,
         )  # fmt: skip
-        store_part(partial, partial_bias, products, sums, 0, row, column, 4 * C + Z, 4 * C, Z)
+        store_part(places, part, 0, row, column, 4 * C + Z, 4 * C, Z)
     else:
         row = (tl.program_id(1) - ABOVE) * BLOCK_R + tl.arange(0, BLOCK_R)
-        products, sums = sum_products(
-            d_gate, standard, row, column, P, Z, Z, 1, Z, Z, 1, BLOCK_P, PRECISION
-        )
-        store_part(partial, partial_bias, products, sums, 4 * C, row, column, 4 * C + Z, Z, Z)
+        part = sum_products(
+            grad_gate_ptr, x_hat_ptr, row, column, num_positions, Z, Z, 1, Z, Z, 1,
+            BLOCK_P, PRECISION,
+        )  # fmt: skip
+        store_part(places, part, 4 * C, row, column, 4 * C + Z, Z, Z)
 
 
 def projection_gradients(
-    sizes: Sizes, d_values: Tensor, d_gate: Tensor, standard: Tensor, weights: ProjectionWeights
+    sizes: Sizes, grad_values: Tensor, grad_gate: Tensor, x_hat: Tensor, weights: ProjectionWeights
 ) -> Tensor:
     """Gradients of all parameters of the projection, one after the other in one vector.
 
-    ``d_values`` (4 C, P): gradients of a's values, of its gate's logits, and of those of b;
-    ``d_gate`` and ``standard`` (P, Z).
+    ``grad_values`` (4 C, P): gradients of a's values, of its gate's logits, and of those of b;
+    ``grad_gate`` and ``x_hat`` (P, Z).
     """
     pair, hidden = sizes.pair, sizes.hidden
-    blocks = sizes.tile("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
-    rows = triton.cdiv(4 * hidden, blocks["BLOCK_R"]) + triton.cdiv(pair, blocks["BLOCK_R"])
-    grid = blocks.pop("PARTS"), rows, triton.cdiv(pair, blocks["BLOCK_N"])
-    partial, partial_bias = _partial(standard, grid[0], 4 * hidden + pair, pair)
-    projection_weights_kernel[grid](
-        d_values, d_gate, standard, partial, partial_bias, sizes.positions,
-        **sizes.constants(), **blocks,
+    tile = sizes.tile("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
+    rows = triton.cdiv(4 * hidden, tile["BLOCK_R"]) + triton.cdiv(pair, tile["BLOCK_R"])
+    grid = tile.pop("PARTS"), rows, triton.cdiv(pair, tile["BLOCK_N"])
+    partial, partial_bias = _partial(x_hat, grid[0], 4 * hidden + pair, pair)
+    triangle_projection_weights_kernel[grid](
+        grad_values, grad_gate, x_hat, partial, partial_bias, sizes.positions,
+        **sizes.constants(), **tile,
     )  # fmt: skip
-    return finish(partial, partial_bias, weights.scale, weights.shift, weights.matrices)
+    return finish(partial, partial_bias, weights.norm_weight, weights.norm_bias, weights.matrices)
 
 
 def output_gradients(
-    sizes: Sizes, d_value: Tensor, standard: Tensor, weights: OutputWeights
+    sizes: Sizes, grad_value: Tensor, x_hat: Tensor, weights: OutputWeights
 ) -> Tensor:
-    """As `projection_gradients`, of the output: ``d_value`` (P, Z), ``standard`` (C, P)."""
+    """As `projection_gradients`, of the output: ``grad_value`` (P, Z), ``x_hat`` (C, P)."""
     pair, hidden = sizes.pair, sizes.hidden
-    blocks = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
-    rows = triton.cdiv(pair, blocks["BLOCK_R"])
-    grid = blocks.pop("PARTS"), rows, triton.cdiv(hidden, blocks["BLOCK_N"])
-    partial, partial_bias = _partial(d_value, grid[0], pair, hidden)
-    output_weights_kernel[grid](
-        d_value, standard, partial, partial_bias, sizes.positions, INT64=needs_int64(standard),
-        **sizes.constants(), **blocks,
+    tile = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
+    rows = triton.cdiv(pair, tile["BLOCK_R"])
+    grid = tile.pop("PARTS"), rows, triton.cdiv(hidden, tile["BLOCK_N"])
+    partial, partial_bias = _partial(grad_value, grid[0], pair, hidden)
+    triangle_output_weights_kernel[grid](
+        grad_value, x_hat, partial, partial_bias, sizes.positions, INT64=needs_int64(x_hat),
+        **sizes.constants(), **tile,
     )  # fmt: skip
-    return finish(partial, partial_bias, weights.scale, weights.shift, [weights.matrix])
+    return finish(partial, partial_bias, weights.norm_weight, weights.norm_bias, [weights.matrix])
 
 
 def _partial(like: Tensor, parts: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:

@@ -74,8 +74,8 @@ def why_not(function: str, call: Call) -> str | None:
     if reason := why_unreachable(q, k, v, gate):
         return reason
     for kernel in (of_forward, of_queries, of_keys):
-        sizes = kernel.constants(call)
-        if kernel.ctas_an_sm(call, sizes) * sizes.get("GROUPS", 1) < MIN_WARP_GROUPS:
+        tile = kernel.constants(call)
+        if kernel.ctas_an_sm(call, tile) * tile.get("GROUPS", 1) < MIN_WARP_GROUPS:
             return f"an SM holds fewer than {MIN_WARP_GROUPS} warp groups of a kernel"
     return None
 
@@ -99,9 +99,9 @@ def backward(
     q, gate = call.q, call.gate
     grad_out = launches.gradient_rows(grad_out)
     bias = None if call.bias is None else launches.bias_rows(call.bias)
-    grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
+    grad_o = grad_out if gate is None else new_rows(q.shape, q)
     scaled_q = new_rows(q.shape, q) if call.scales_q else q
-    shared = of_keys.Shared(scaled_q, grad_ungated, new_statistics(q))
+    shared = of_keys.Shared(scaled_q, grad_o, new_statistics(q))
     lse = kept.lse
     sums: tuple[Tensor, ...]
     if bias is not None and sum_bias and sums_in_registers(call):
@@ -114,7 +114,7 @@ def backward(
             sums += of_queries.launch(call, bias, lse, shared, gradients.q, sum_bias, *rest)
     else:
         scaled = scaled_q if call.scales_q else None
-        of_gate = gradients.gate, grad_ungated, shared.delta, scaled
+        of_gate = gradients.gate, grad_o, shared.delta, scaled
         backward_gate(call, kept, grad_out, *of_gate)
         sums = of_queries.launch(call, bias, lse, shared, gradients.q, sum_bias)
     of_keys.launch(call, bias, lse, shared, gradients.k, gradients.v)

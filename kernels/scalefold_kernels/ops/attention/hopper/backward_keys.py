@@ -46,15 +46,15 @@ def load_own(row, i, side, unmasked, cta):
 
 
 @gluon.jit
-def load_block(place, row, first, cta):
-    """Start the copies of a block of queries, gradients and statistics to a place of the ring."""
-    at, ready = [cta.batch, row, first, cta.head, 0], cta.q.full.index(place)
+def load_block(slot, row, first, cta):
+    """Start the copies of a block of queries, gradients and statistics to a slot of the ring."""
+    at, ready = [cta.batch, row, first, cta.head, 0], cta.q.full.index(slot)
     statistics_at = [cta.batch, row, cta.head, first]
-    lse, delta = cta.statistics_smem.index(2 * place), cta.statistics_smem.index(2 * place + 1)
+    lse, delta = cta.statistics_smem.index(2 * slot), cta.statistics_smem.index(2 * slot + 1)
     bytes: gl.constexpr = smem.tile_bytes(cta.q.desc, cta.grad.desc, cta.lse_desc, cta.delta_desc)
     mbarrier.expect(ready, bytes)
-    ring.copy(cta.q, place, at)
-    ring.copy(cta.grad, place, at)
+    ring.copy(cta.q, slot, at)
+    ring.copy(cta.grad, slot, at)
     async_load(cta.lse_desc, statistics_at, ready, lse)
     async_load(cta.delta_desc, statistics_at, ready, delta)
 
@@ -76,10 +76,10 @@ def load(cta):
         if cta.SIDES > 1:
             load_own(row, i, side, unmasked, cta)
         for j in range(cta.NUM_BLOCKS):
-            place = parts.wait_room(cta.q, i, j, cta.NUM_BLOCKS)
-            load_block(place, row, j * cta.BLOCK_Q, cta)
+            slot = parts.wait_room(cta.q, i, j, cta.NUM_BLOCKS)
+            load_block(slot, row, j * cta.BLOCK_Q, cta)
             if cta.SIDES == 1:
-                # Their place is empty at the end of the row before: blocks come first.
+                # Their slot is empty at the end of the row before: blocks come first.
                 if j == cta.q.full.shape[0] - 1:
                     load_own(row, i, side, unmasked, cta)
 
@@ -91,16 +91,16 @@ def differentiate_block(grad_k, grad_v, k, v, i, j, alike, unit, cta):
     ``alike``: all keys have the same weight.
     """
     dtype: gl.constexpr = cta.q.desc.dtype
-    S: gl.constexpr = mma_layout(cta.BLOCK_Q)
+    LOGITS: gl.constexpr = mma_layout(cta.BLOCK_Q)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(cta.C), 2)
-    by_column: gl.constexpr = gl.SliceLayout(0, S)
+    by_column: gl.constexpr = gl.SliceLayout(0, LOGITS)
     # Logits are transposed, and so is the bias unless memory has it so.
     s = parts.load_bias(cta.bias_smem.index(j), cta.BLOCK_Q, cta.HAS_BIAS, not cta.TRANSPOSED)
-    place = parts.wait_block(cta.q, i, j, cta.NUM_BLOCKS)
-    q = cta.q.slots.index(place).reshape([cta.BLOCK_Q, cta.C])
-    grad = cta.grad.slots.index(place).reshape([cta.BLOCK_Q, cta.C])
+    slot = parts.wait_block(cta.q, i, j, cta.NUM_BLOCKS)
+    q = cta.q.slots.index(slot).reshape([cta.BLOCK_Q, cta.C])
+    grad = cta.grad.slots.index(slot).reshape([cta.BLOCK_Q, cta.C])
     # The accumulator starts from what is subtracted from the logits, too: nothing waits for it.
-    lse = cta.statistics_smem.index(2 * place).reshape([cta.BLOCK_Q])
+    lse = cta.statistics_smem.index(2 * slot).reshape([cta.BLOCK_Q])
     s -= (lse.load(by_column) * (1.0 / unit))[None, :]
     s = mma(k, q.permute((1, 0)), s, is_async=True)
     grad_p = mma(v, grad.permute((1, 0)), zeros(64, cta.BLOCK_Q), use_acc=False, is_async=True)
@@ -110,14 +110,14 @@ def differentiate_block(grad_k, grad_v, k, v, i, j, alike, unit, cta):
     else:
         s = s * unit
     p = gl.exp2(s)
-    delta = cta.statistics_smem.index(2 * place + 1).reshape([cta.BLOCK_Q]).load(by_column)
+    delta = cta.statistics_smem.index(2 * slot + 1).reshape([cta.BLOCK_Q]).load(by_column)
     grad_s = p * (grad_p - delta[None, :])
     p = gl.convert_layout(p.to(dtype), A_P)
     grad_v = mma(p, grad, grad_v, is_async=True)
     grad_s = gl.convert_layout(grad_s.to(dtype), A_P)
     grad_k = mma(grad_s, q, grad_k, is_async=True)
     grad_v, grad_k = mma_wait(0, [grad_v, grad_k])
-    mbarrier.arrive(cta.q.empty.index(place))
+    mbarrier.arrive(cta.q.empty.index(slot))
     return grad_k, grad_v
 
 
@@ -146,8 +146,8 @@ def compute(cta):
         # With a bias, queries came multiplied by the scale and divided by BIAS_SCALE.
         grad_k *= cta.BIAS_SCALE if cta.HAS_BIAS else cta.scale
         if some_masked:
-            places = cta.mask.start + row.to(gl.int64) * cta.mask.stride_r + own * cta.mask.stride_k
-            own_mask = gl.load(places, mask=own < cta.mask.num_keys, other=0.0) != 0
+            at = cta.mask.start + row.to(gl.int64) * cta.mask.stride_r + own * cta.mask.stride_k
+            own_mask = gl.load(at, mask=own < cta.mask.num_keys, other=0.0) != 0
             grad_k = gl.where(own_mask[:, None], grad_k, 0.0)
             grad_v = gl.where(own_mask[:, None], grad_v, 0.0)
         k.store(grad_k.to(dtype))
@@ -162,11 +162,11 @@ def compute(cta):
 
 
 @gluon.jit
-def backward_keys_kernel(
+def attention_backward_keys_hopper_kernel(
     q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
-    mask, mask_strides, num_rows, num_heads, num_queries, num_keys, scale,
+    mask_ptr, mask_strides, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
-    BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr, SIDES: gl.constexpr,
+    BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, STAGES: gl.constexpr, SIDES: gl.constexpr,
 ):  # fmt: skip
     """See the module. Queries beyond the last read as zeros and so add nothing.
 
@@ -177,14 +177,14 @@ def backward_keys_kernel(
 
     # Keys and values of SIDES rows; a ring of queries, gradients and statistics; bias.
     key_smem = smem.tiles(k_desc, 2 * SIDES)
-    q = ring.new(q_desc, PLACES, 1)
-    grad = ring.along(q, grad_desc, PLACES)
-    statistics_smem = smem.tiles(lse_desc, 2 * PLACES)
+    q = ring.new(q_desc, STAGES, 1)
+    grad = ring.along(q, grad_desc, STAGES)
+    statistics_smem = smem.tiles(lse_desc, 2 * STAGES)
     bias_smem = smem.tiles(bias_desc, NUM_BLOCKS if HAS_BIAS else 1)
     unmasked_smem = smem.numbers(gl.int32, SIDES, 1)
     # TMA and, for the mask, the loader arrive. The last barrier is the bias's: see `smem`.
     keys = ring.Barriers(smem.barriers(SIDES, 2), smem.barriers(SIDES + 1, 1))
-    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
+    mask = parts.mask_of(mask_ptr, batch, mask_strides, num_keys)
     one_group(Cta(
         q, grad, k_desc, v_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
         key_smem, keys, statistics_smem, bias_smem, unmasked_smem, keys.empty.index(SIDES), mask,
@@ -205,7 +205,7 @@ class Shared(NamedTuple):
     """
 
     q: Tensor
-    grad_ungated: Tensor
+    grad_o: Tensor
     delta: Tensor
 
 
@@ -214,31 +214,31 @@ def launch(
 ) -> None:
     """Fill ``grad_k`` and ``grad_v``."""
     _, k, v, _, mask, *_ = call
-    sizes = constants(call)
-    block, blocks = sizes["BLOCK_Q"], triton.cdiv(call.num_keys, 64)
-    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, sizes), blocks)
-    backward_keys_kernel[(ctas, call.batch)](
+    tile = constants(call)
+    block, blocks = tile["BLOCK_Q"], triton.cdiv(call.num_keys, 64)
+    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, tile), blocks)
+    attention_backward_keys_hopper_kernel[(ctas, call.batch)](
         launches.rows(shared.q, block), launches.rows(k, 64), launches.rows(v, 64),
-        launches.rows(shared.grad_ungated, block), launches.statistics(lse, block),
+        launches.rows(shared.grad_o, block), launches.statistics(lse, block),
         launches.statistics(shared.delta, block), launches.bias(bias, shared.q, block, 64),
         launches.rows(grad_k, 64), launches.rows(grad_v, 64), mask, call.mask_strides,
         *call.scalars,
         HAS_BIAS=bias is not None, BIAS_SCALE=call.bias_scale, TRANSPOSED=transposed(bias),
-        **sizes,
+        **tile,
     )  # fmt: skip
 
 
 def constants(call: Call) -> dict[str, int]:
-    sizes = call.tile("attention_backward_keys_hopper", "sm_90")
-    sizes = launches.in_blocks(call, sizes, triton.cdiv(call.num_queries, sizes["BLOCK_Q"]))
+    tile = call.tile("attention_backward_keys_hopper", "sm_90")
+    tile = launches.in_blocks(call, tile, triton.cdiv(call.num_queries, tile["BLOCK_Q"]))
     # The next row's keys may be on their way unless that costs a CTA.
-    sides = max(2, 1, key=lambda n: ctas_an_sm(call, {**sizes, "SIDES": n}))
-    return sizes | {"SIDES": sides}
+    sides = max(2, 1, key=lambda n: ctas_an_sm(call, {**tile, "SIDES": n}))
+    return tile | {"SIDES": sides}
 
 
-def ctas_an_sm(call: Call, sizes: dict[str, int]) -> int:
+def ctas_an_sm(call: Call, tile: dict[str, int]) -> int:
     """How many CTAs fit: shared memory has bias, queries and gradient, keys, values, statistics."""
-    block, channels, ring = sizes["BLOCK_Q"], sizes["C"], sizes["PLACES"]
-    bias = 2 * 64 * block * (1 if call.bias is None else sizes["NUM_BLOCKS"])
-    rows = 2 * channels * (2 * ring * block + 2 * sizes["SIDES"] * 64)
-    return launches.fitting(bias + rows + 8 * ring * block, 2, sizes["maxnreg"])
+    block, channels, ring = tile["BLOCK_Q"], tile["C"], tile["STAGES"]
+    bias = 2 * 64 * block * (1 if call.bias is None else tile["NUM_BLOCKS"])
+    rows = 2 * channels * (2 * ring * block + 2 * tile["SIDES"] * 64)
+    return launches.fitting(bias + rows + 8 * ring * block, 2, tile["maxnreg"])

@@ -1,6 +1,6 @@
 """Gradients of queries and of the bias on Hopper GPUs, for any number of keys; see `parts`.
 
-The only warp group loads for itself: a block of keys, as soon as the one in its place is used up.
+The only warp group loads for itself: a block of keys, as soon as the one in its slot is used up.
 The sum over rows of the logits' gradient, which is the bias's, stays in shared memory. So that
 several CTAs find room on an SM, keys are dealt out to passes over the rows; the gradients of
 queries wait in memory from one pass to the next. The first keys may be another kernel's,
@@ -27,11 +27,13 @@ from scalefold_kernels.tma import padded
 
 
 @gluon.jit
-def load_statistics(lse, delta, batch, row, head, num_rows, num_heads, stride, queries, inside):
+def load_statistics(
+    lse_ptr, delta_ptr, batch, row, head, num_rows, num_heads, stride, queries, inside
+):
     """Load lse and delta of 64 queries of a row; beyond the last query all weights become 0."""
     start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * stride
-    lse_tile = gl.load(lse + start + queries, mask=inside, other=float("inf"))
-    return lse_tile, gl.load(delta + start + queries, mask=inside, other=0.0)
+    lse_tile = gl.load(lse_ptr + start + queries, mask=inside, other=float("inf"))
+    return lse_tile, gl.load(delta_ptr + start + queries, mask=inside, other=0.0)
 
 
 @gluon.jit
@@ -115,8 +117,8 @@ def start_pass(
     mbarrier.expect(bias_full, NUM_BLOCKS * smem.tile_bytes(bias_desc))
     for b in range(NUM_BLOCKS):
         key = FIRST_K + (pass_index * NUM_BLOCKS + b) * BLOCK_K
-        place = bias_smem.index(b)
-        parts.copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TRANSPOSED)
+        tile = bias_smem.index(b)
+        parts.copy_bias(bias_desc, tile, bias_full, batch, head, first_q, key, TRANSPOSED)
     if SUM_BIAS:
         for b in range(NUM_BLOCKS):
             zero = parts.by_thread(zeros(64, BLOCK_K))
@@ -129,7 +131,7 @@ def differentiate_block(
     sums_q, i, j, masked, row, memory, HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr,
     TRANSPOSED: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
-    """Add a block of keys to the gradient of a row's queries; returns their place, too.
+    """Add a block of keys to the gradient of a row's queries; returns their slot, too.
 
     ``i``: number of the row, all passes counted; ``j``, ``masked``: of the block in the pass, and
     among all.
@@ -137,12 +139,12 @@ def differentiate_block(
     q, grad_out, lse_tile, delta_tile, none_masked, factor, unit = row
     k_ring, v_ring, bias_smem, sums_smem, mask_smem = memory
     dtype: gl.constexpr = k_ring.desc.dtype
-    S: gl.constexpr = mma_layout(BLOCK_K)
+    LOGITS: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
     s = parts.load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TRANSPOSED)
-    place = parts.wait_block(k_ring, i, j, NUM_BLOCKS)
-    k = k_ring.slots.index(place).reshape([BLOCK_K, C])
-    v = v_ring.slots.index(place).reshape([BLOCK_K, C])
+    slot = parts.wait_block(k_ring, i, j, NUM_BLOCKS)
+    k = k_ring.slots.index(slot).reshape([BLOCK_K, C])
+    v = v_ring.slots.index(slot).reshape([BLOCK_K, C])
     s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
     grad_p = mma(grad_out, v.permute((1, 0)), zeros(64, BLOCK_K), use_acc=False, is_async=True)
     if SUM_BIAS:
@@ -152,43 +154,43 @@ def differentiate_block(
         earlier = sums.load(zero.type.layout)
     s, grad_p = mma_wait(0, [s, grad_p])
     if not none_masked:
-        added = mask_smem.index(masked).load(gl.SliceLayout(0, S)).to(gl.float32)
+        added = mask_smem.index(masked).load(gl.SliceLayout(0, LOGITS)).to(gl.float32)
         s = s * factor + added[None, :]
     p = gl.exp2(s * unit - lse_tile[:, None])
     grad_s = p * (grad_p - delta_tile[:, None])
     left = gl.convert_layout(grad_s.to(dtype), A_P)
     if SUM_BIAS:
         sums.store(earlier + parts.by_thread(grad_s))
-    return mma(left, k, sums_q), place
+    return mma(left, k, sums_q), slot
 
 
 @gluon.jit
 def write_sums(
-    partial, sums_smem, pass_index, queries, inside, num_queries, num_keys,
+    partial_ptr, sums_smem, pass_index, queries, inside, num_queries, num_keys,
     TRANSPOSED: gl.constexpr, BIAS_SCALE: gl.constexpr, BLOCK_K: gl.constexpr,
     NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
     """Store a pass's sums of the bias's gradient; ``inside``: which queries exist."""
-    S: gl.constexpr = mma_layout(BLOCK_K)
+    LOGITS: gl.constexpr = mma_layout(BLOCK_K)
     for b in range(NUM_BLOCKS):
         first = (pass_index * NUM_BLOCKS + b) * BLOCK_K
-        keys = first + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, S))
+        keys = first + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, LOGITS))
         at = parts.sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
         both = inside[:, None] & (keys[None, :] < num_keys)
         zero = parts.by_thread(zeros(64, BLOCK_K))
-        summed = parts.by_position(sums_smem.index(b).load(zero.type.layout), S)
-        gl.store(partial + at, summed * BIAS_SCALE, mask=both)
+        summed = parts.by_position(sums_smem.index(b).load(zero.type.layout), LOGITS)
+        gl.store(partial_ptr + at, summed * BIAS_SCALE, mask=both)
 
 
 @gluon.jit
-def backward_queries_kernel(
-    q_desc, k_desc, v_desc, grad_desc, bias_desc, grad_q, lse, delta, mask, partial, waiting,
-    grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h, mask_strides, statistics_stride,
-    num_rows, num_heads, num_queries, num_keys, scale,
+def attention_backward_queries_hopper_kernel(
+    q_desc, k_desc, v_desc, grad_desc, bias_desc, grad_q_ptr, lse_ptr, delta_ptr, mask_ptr,
+    partial_ptr, waiting_ptr, grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h,
+    mask_strides, statistics_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
     TRANSPOSED: gl.constexpr, INT64: gl.constexpr, C: gl.constexpr, CHANNELS: gl.constexpr,
     FIRST_K: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
-    KEYS: gl.constexpr, PLACES: gl.constexpr,
+    KEYS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """See the module. Keys from ``FIRST_K`` on; ``NUM_BLOCKS``: of a pass.
 
@@ -201,8 +203,8 @@ def backward_queries_kernel(
 
     # Queries and their gradient; a ring of keys and values; bias, its gradient's sums; mask.
     query_smem = smem.tiles(q_desc, 2)
-    k = ring.new(k_desc, PLACES, 0)
-    v = ring.along(k, v_desc, PLACES)
+    k = ring.new(k_desc, STAGES, 0)
+    v = ring.along(k, v_desc, STAGES)
     bias_smem = smem.tiles(bias_desc, NUM_BLOCKS if HAS_BIAS else 1)
     sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
     sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
@@ -212,21 +214,21 @@ def backward_queries_kernel(
     query_full, bias_full = others.index(0), others.index(1)
     fence_async_shared()
 
-    S: gl.constexpr = mma_layout(BLOCK_K)
+    LOGITS: gl.constexpr = mma_layout(BLOCK_K)
     OUT: gl.constexpr = mma_layout(C)
-    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    A: gl.constexpr = gl.DotOperandLayout(0, LOGITS, 2)
 
     mbarrier.expect(query_full, smem.tile_bytes(q_desc, grad_desc))
     first = [batch, first_row, first_q, head, 0]
     async_load(q_desc, first, query_full, query_smem.index(0))
     async_load(grad_desc, first, query_full, query_smem.index(1))
-    for n in gl.static_range(PLACES):
+    for n in gl.static_range(STAGES):
         parts.load_keys(k, v, n, batch, first_row, FIRST_K + n * BLOCK_K, head)
 
-    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
+    mask = parts.mask_of(mask_ptr, batch, mask_strides, num_keys)
     row_mask = parts.load_mask(mask, first_row, KEYS)
     unmasked = parts.count(row_mask)
-    queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, S))
+    queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, LOGITS))
     inside = queries < num_queries
     VECTORS: gl.constexpr = by_vector(gl.full([64, C], 0.0, q_desc.dtype, OUT)).type.layout
     places = gl.arange(0, 64, layout=gl.SliceLayout(1, VECTORS))
@@ -234,14 +236,14 @@ def backward_queries_kernel(
     lines = places[:, None].to(gl.int64) if INT64 else places[:, None]
     offsets = lines * grad_stride_q + channels[None, :]
     start = batch.to(gl.int64) * grad_stride_b + head * grad_stride_h
-    grad_q += start + first_q.to(gl.int64) * grad_stride_q
+    grad_q_ptr += start + first_q.to(gl.int64) * grad_stride_q
     present = ((first_q + places) < num_queries)[:, None] & (channels < CHANNELS)[None, :]
     unit = parts.LOG2E * BIAS_SCALE if HAS_BIAS else parts.LOG2E * scale
     number = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
-    partial += number * num_queries * (num_keys - FIRST_K)
+    partial_ptr += number * num_queries * (num_keys - FIRST_K)
     sizes = gl.to_tensor(num_rows), gl.to_tensor(num_heads), gl.to_tensor(num_queries)
     statistics = num_rows, num_heads, statistics_stride, queries, inside
-    next_lse, next_delta = load_statistics(lse, delta, batch, first_row, head, *statistics)
+    next_lse, next_delta = load_statistics(lse_ptr, delta_ptr, batch, first_row, head, *statistics)
     for pass_index in range(PASSES):
         if HAS_BIAS:
             start_pass(
@@ -260,8 +262,10 @@ def backward_queries_kernel(
             row_mask = parts.load_mask(mask, after, KEYS)
             # The next row's are under way while this one is computed: else its products wait.
             lse_tile, delta_tile = next_lse, next_delta
-            next_lse, next_delta = load_statistics(lse, delta, batch, after, head, *statistics)
-            own = parts.waiting_at(waiting, batch, row, head, first_q, sizes, OUT)
+            next_lse, next_delta = load_statistics(
+                lse_ptr, delta_ptr, batch, after, head, *statistics
+            )
+            own = parts.waiting_at(waiting_ptr, batch, row, head, first_q, sizes, OUT)
             if FIRST_K > 0:
                 sums_q = from_line(gl.load(own), OUT)
             elif PASSES == 1:
@@ -272,7 +276,7 @@ def backward_queries_kernel(
             mbarrier.wait(query_full, (pass_index * rows + i) & 1)
             q = query_smem.index(0).reshape([64, C]).load(A)
             grad_out = query_smem.index(1).reshape([64, C]).load(A)
-            # All have the queries, whose place may be filled, and see the mask.
+            # All have the queries, whose slot may be filled, and see the mask.
             thread_barrier()
             mbarrier.expect(query_full, smem.tile_bytes(q_desc, grad_desc), pred=more)
             at = [batch, after, first_q, head, 0]
@@ -280,19 +284,19 @@ def backward_queries_kernel(
             async_load(grad_desc, at, query_full, query_smem.index(1), pred=more)
             own_row = q, grad_out, lse_tile, delta_tile, none_masked, factor, unit
             for j in range(NUM_BLOCKS):
-                sums_q, place = differentiate_block(
+                sums_q, slot = differentiate_block(
                     sums_q, pass_index * rows + i, j,
                     FIRST_K // BLOCK_K + pass_index * NUM_BLOCKS + j, own_row, memory,
                     HAS_BIAS, SUM_BIAS, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS,
                 )  # fmt: skip
                 # All are done with the block.
                 thread_barrier()
-                beyond = j + PLACES >= NUM_BLOCKS
-                next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
+                beyond = j + STAGES >= NUM_BLOCKS
+                next_block = gl.where(beyond, j + STAGES - NUM_BLOCKS, j + STAGES)
                 next_pass = gl.where(beyond & last, pass_index + 1, pass_index)
                 next_key = FIRST_K + (next_pass * NUM_BLOCKS + next_block) * BLOCK_K
                 parts.load_keys(
-                    k, v, place, batch, gl.where(beyond, after, row), next_key, head,
+                    k, v, slot, batch, gl.where(beyond, after, row), next_key, head,
                     more | (not beyond),
                 )  # fmt: skip
             unmasked = parts.count(row_mask)
@@ -300,15 +304,15 @@ def backward_queries_kernel(
                 result = by_vector((sums_q * scale).to(q_desc.dtype))
                 # Strides allow vectors: TMA requires the same of the other gradients.
                 vectors = gl.multiple_of(
-                    grad_q + row.to(gl.int64) * grad_stride_r + offsets, [1, 16]
+                    grad_q_ptr + row.to(gl.int64) * grad_stride_r + offsets, [1, 16]
                 )
                 gl.store(vectors, result, mask=present)
             else:
                 gl.store(own, parts.in_line(sums_q))
         if SUM_BIAS:
             write_sums(
-                partial, sums_smem, pass_index, queries, inside, num_queries, num_keys - FIRST_K,
-                TRANSPOSED, BIAS_SCALE, BLOCK_K, NUM_BLOCKS,
+                partial_ptr, sums_smem, pass_index, queries, inside, num_queries,
+                num_keys - FIRST_K, TRANSPOSED, BIAS_SCALE, BLOCK_K, NUM_BLOCKS,
             )  # fmt: skip
 
 
@@ -327,25 +331,25 @@ def launch(
     Keys before ``first_key`` are left out; ``waiting`` has the gradients of queries from those.
     """
     _, k, v, _, mask, *_ = call
-    sizes = constants(call, first_key)
-    block, passes = sizes["BLOCK_K"], sizes["PASSES"]
+    tile = constants(call, first_key)
+    block, passes = tile["BLOCK_K"], tile["PASSES"]
     blocks = triton.cdiv(call.num_queries, 64)
     # CTAs sum up the bias's gradient: all heads have equally many.
-    ctas, groups = launches.dealt(call, blocks, ctas_an_sm(call, sizes), blocks * call.num_heads)
+    ctas, groups = launches.dealt(call, blocks, ctas_an_sm(call, tile), blocks * call.num_heads)
     # Offsets of 64 bits, which the others were measured with, spill there.
     short = first_key > 0 and (passes > 1 or transposed(bias))
     sums = new_sums(bias[..., first_key:], groups) if bias is not None and sum_bias else None
     if passes > 1 and first_key == 0:
         waiting = new_waiting(call)
-    backward_queries_kernel[(ctas, call.batch)](
+    attention_backward_queries_hopper_kernel[(ctas, call.batch)](
         launches.rows(shared.q, 64), launches.rows(k, block), launches.rows(v, block),
-        launches.rows(shared.grad_ungated, 64), launches.bias(bias, shared.q, 64, block),
+        launches.rows(shared.grad_o, 64), launches.bias(bias, shared.q, 64, block),
         grad_q, lse, shared.delta, mask, lse if sums is None else sums,
         lse if waiting is None else waiting, *grad_q.stride()[:4], call.mask_strides,
         lse.stride(2), *call.scalars,
         HAS_BIAS=bias is not None, SUM_BIAS=sums is not None, BIAS_SCALE=call.bias_scale,
         TRANSPOSED=transposed(bias), INT64=not short or needs_int64(grad_q),
-        CHANNELS=call.channels, **sizes,
+        CHANNELS=call.channels, **tile,
     )  # fmt: skip
     return () if sums is None else (sums,)
 
@@ -358,17 +362,17 @@ def new_waiting(call: Call) -> Tensor:
 
 
 def constants(call: Call, first_key: int = 0) -> dict[str, int]:
-    sizes = call.tile("attention_backward_queries_hopper", "sm_90")
-    own, block, pass_keys = call.num_keys - first_key, sizes["BLOCK_K"], sizes.pop("PASS_K")
+    tile = call.tile("attention_backward_queries_hopper", "sm_90")
+    own, block, pass_keys = call.num_keys - first_key, tile["BLOCK_K"], tile.pop("PASS_K")
     passes = 1 if call.bias is None else triton.cdiv(own, pass_keys)
-    sizes |= {"PASSES": passes, "FIRST_K": first_key, "KEYS": launches.key_slots(call, block)}
-    return launches.in_blocks(call, sizes, triton.cdiv(own, block * passes))
+    tile |= {"PASSES": passes, "FIRST_K": first_key, "KEYS": launches.key_slots(call, block)}
+    return launches.in_blocks(call, tile, triton.cdiv(own, block * passes))
 
 
-def ctas_an_sm(call: Call, sizes: dict[str, int]) -> int:
+def ctas_an_sm(call: Call, tile: dict[str, int]) -> int:
     """How many CTAs fit: shared memory has bias and its gradient, keys, values, queries, mask."""
-    block, channels = sizes["BLOCK_K"], sizes["C"]
-    keys = sizes["NUM_BLOCKS"] * block
+    block, channels = tile["BLOCK_K"], tile["C"]
+    keys = tile["NUM_BLOCKS"] * block
     bias = 2 * 64 * block + 4 * 8 * keys if call.bias is None else (2 + 4) * 64 * keys
-    rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64)
-    return launches.fitting(bias + rows + 2 * sizes["KEYS"], 1, sizes["maxnreg"])
+    rows = 2 * channels * (2 * tile["STAGES"] * block + 2 * 64)
+    return launches.fitting(bias + rows + 2 * tile["KEYS"], 1, tile["maxnreg"])

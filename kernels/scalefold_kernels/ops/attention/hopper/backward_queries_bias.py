@@ -53,8 +53,8 @@ Cta = namedtuple(
     "Cta",
     "q grad out rest gate lse delta_smem k v bias_desc bias_smem mask mask_smem "
     "unmasked_smem grad_q_desc result_smem other_smem other_full other_empty open bias_full "
-    "grad_gate_desc grad_ungated_desc scaled_q_desc delta delta_stride_r partial waiting scale "
-    "batch head first_q first_row rows num_rows num_heads num_queries "
+    "grad_gate_desc grad_o_desc scaled_q_desc delta_ptr delta_stride_r partial_ptr waiting_ptr "
+    "scale batch head first_q first_row rows num_rows num_heads num_queries "
     "HAS_GATE BIAS_SCALE SCALE_Q TRANSPOSED C MORE_KEYS",
 )
 
@@ -69,16 +69,16 @@ def load_queries(i, cta):
     rows: gl.constexpr = smem.tile_bytes(cta.grad.desc, cta.out.desc, cta.rest.desc, cta.q.desc)
     gate: gl.constexpr = smem.tile_bytes(cta.gate.desc) if cta.HAS_GATE else 0
     bytes: gl.constexpr = rows + gate + smem.tile_bytes(cta.lse.desc)
-    place = ring.wait_empty(cta.q, i, bytes)
+    slot = ring.wait_empty(cta.q, i, bytes)
     at = [cta.batch, row, cta.first_q, cta.head, 0]
-    ring.copy(cta.grad, place, at)
-    ring.copy(cta.out, place, at)
-    ring.copy(cta.rest, place, at)
+    ring.copy(cta.grad, slot, at)
+    ring.copy(cta.out, slot, at)
+    ring.copy(cta.rest, slot, at)
     if cta.HAS_GATE:
-        ring.copy(cta.gate, place, at)
-    ring.copy(cta.q, place, at)
+        ring.copy(cta.gate, slot, at)
+    ring.copy(cta.q, slot, at)
     at = [cta.batch, row, cta.head, cta.first_q]
-    ring.copy(cta.lse, place, at)
+    ring.copy(cta.lse, slot, at)
 
 
 @gluon.jit
@@ -122,7 +122,7 @@ def load(cta):
 
 @gluon.jit
 def half_of(queries, half):
-    """Half of the queries in a place of a `Ring`, as a tile for TMA and as a matrix."""
+    """Half of the queries in a slot of a `Ring`, as a tile for TMA and as a matrix."""
     C: gl.constexpr = queries.slots.shape[5]
     halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, C]
     layout: gl.constexpr = queries.slots.layout
@@ -139,8 +139,8 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
     """
     VECTORS: gl.constexpr = gl.BlockedLayout([1, cta.C // 4], [8, 4], [4, 1], [1, 0])
     row = gl.where(i < cta.rows, cta.first_row + i, NOWHERE)
-    place = ring.wait_full(cta.q, i)
-    half = 2 * place + w
+    slot = ring.wait_full(cta.q, i)
+    half = 2 * slot + w
     grad_half, grad = half_of(cta.grad, half)
     gate_half, gate = grad_half, grad
     if cta.HAS_GATE:
@@ -156,28 +156,28 @@ def undo_gate_of_row(i, cta, w: gl.constexpr):
     deltas = reinterpret(cta.delta_smem, gl.float32, [2 * AHEAD, 32], smem.FLAT)
     deltas.index(same).store(delta_half)
     fence_async_shared()
-    mbarrier.arrive(cta.open.index(place))
+    mbarrier.arrive(cta.open.index(slot))
     at = [cta.batch, row, cta.first_q + w * 32, cta.head, 0]
     if cta.SCALE_Q:
         async_store(cta.scaled_q_desc, at, q_half)
     if cta.HAS_GATE:
-        async_store(cta.grad_ungated_desc, at, grad_half)
+        async_store(cta.grad_o_desc, at, grad_half)
         async_store(cta.grad_gate_desc, at, gate_half)
     first_q = gl.where(i < cta.rows, cta.first_q, NOWHERE)
     queries = first_q + w * 32 + gl.arange(0, 32, layout=gl.SliceLayout(1, VECTORS))
-    start = cta.delta + row.to(gl.int64) * cta.delta_stride_r
+    start = cta.delta_ptr + row.to(gl.int64) * cta.delta_stride_r
     gl.store(start + queries, delta_half, mask=queries < cta.num_queries)
 
 
 @gluon.jit
 def compute(w: gl.constexpr, cta):
     """Warp group ``w``. The first adds the gradients of queries of both."""
-    S: gl.constexpr = mma_layout(BLOCK_K)
+    LOGITS: gl.constexpr = mma_layout(BLOCK_K)
     OUT: gl.constexpr = mma_layout(cta.C)
-    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    A: gl.constexpr = gl.DotOperandLayout(0, LOGITS, 2)
     A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    by_row: gl.constexpr = gl.SliceLayout(1, S)
-    by_column: gl.constexpr = gl.SliceLayout(0, S)
+    by_row: gl.constexpr = gl.SliceLayout(1, LOGITS)
+    by_column: gl.constexpr = gl.SliceLayout(0, LOGITS)
     # Copies from shared memory that `undo_gate_of_row` starts.
     copies: gl.constexpr = (2 if cta.HAS_GATE else 0) + (1 if cta.SCALE_Q else 0)
     sums = zeros(64, BLOCK_K)
@@ -185,11 +185,11 @@ def compute(w: gl.constexpr, cta):
     undo_gate_of_row(0, cta, w)
     for i in range(cta.rows):
         stage = i % STAGES
-        place = i % AHEAD
-        same = place + opaque_zero(i)
-        mbarrier.wait(cta.open.index(place), ring.phase(cta.q, i))
+        q_slot = i % AHEAD
+        same = q_slot + opaque_zero(i)
+        mbarrier.wait(cta.open.index(q_slot), ring.phase(cta.q, i))
         q = cta.q.slots.index(same).reshape([64, cta.C]).load(A)
-        grad_out = cta.grad.slots.index(place).reshape([64, cta.C])
+        grad_out = cta.grad.slots.index(q_slot).reshape([64, cta.C])
         slot = ring.wait_full(cta.k, i, w)
         k = cta.k.slots.index(slot).reshape([BLOCK_K, cta.C])
         v = cta.v.slots.index(slot).reshape([BLOCK_K, cta.C])
@@ -201,9 +201,9 @@ def compute(w: gl.constexpr, cta):
         delta = cta.delta_smem.index(same).load(by_row)
         unmasked = parts.announced(cta.unmasked_smem.index(stage))
         s, grad_p = mma_wait(0, [s, grad_p])
-        # All copies from shared memory but those of the next row, which may use the place after.
+        # All copies from shared memory but those of the next row, which may use the slot after.
         tma.store_wait(copies)
-        mbarrier.arrive(cta.q.empty.index(place))
+        mbarrier.arrive(cta.q.empty.index(q_slot))
         if unmasked < (cta.mask.num_keys if cta.MORE_KEYS else 2 * BLOCK_K):
             added = cta.mask_smem.index(slot).load(by_column).to(gl.float32)
             s = s * (unmasked > 0).to(gl.float32) + added[None, :]
@@ -227,7 +227,7 @@ def compute(w: gl.constexpr, cta):
             if cta.MORE_KEYS:
                 sizes = cta.num_rows, cta.num_heads, cta.num_queries
                 at = parts.waiting_at(
-                    cta.waiting, cta.batch, cta.first_row + i, cta.head, cta.first_q, sizes, OUT
+                    cta.waiting_ptr, cta.batch, cta.first_row + i, cta.head, cta.first_q, sizes, OUT
                 )
                 gl.store(at, parts.in_line(grad_q))
             else:
@@ -242,16 +242,18 @@ def compute(w: gl.constexpr, cta):
     num_keys = 2 * BLOCK_K if cta.MORE_KEYS else cta.mask.num_keys
     at = parts.sum_places(queries, keys, cta.num_queries, num_keys, cta.TRANSPOSED)
     gl.store(
-        cta.partial + at, sums * cta.BIAS_SCALE, mask=inside[:, None] & (keys[None, :] < num_keys)
+        cta.partial_ptr + at,
+        sums * cta.BIAS_SCALE,
+        mask=inside[:, None] & (keys[None, :] < num_keys),
     )
     tma.store_wait(0)
 
 
 @gluon.jit
-def backward_queries_bias_kernel(
+def attention_backward_queries_bias_hopper_kernel(
     q_desc, k_desc, v_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc, bias_desc,
-    grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial, waiting,
-    mask_strides, statistics_stride, num_rows, num_heads, num_queries, num_keys, scale,
+    grad_q_desc, grad_gate_desc, grad_o_desc, scaled_q_desc, delta_ptr, mask_ptr, partial_ptr,
+    waiting_ptr, mask_strides, statistics_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr,
     TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
 ):  # fmt: skip
@@ -287,15 +289,15 @@ def backward_queries_bias_kernel(
     # One allocation, since the bias's is waited for only once: see `smem`.
     more = smem.barriers(3, 1)
 
-    delta += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
-    place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
-    partial += place * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
-    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
+    delta_ptr += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
+    start = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
+    partial_ptr += start * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
+    mask = parts.mask_of(mask_ptr, batch, mask_strides, num_keys)
     two_groups(Cta(
         q, grad, out, rest, gate, lse, delta_smem, k, v, bias_desc, bias_smem, mask, mask_smem,
         unmasked_smem, grad_q_desc, result_smem, other_smem, more.index(1), more.index(2), open,
-        more.index(0), grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta,
-        num_heads * statistics_stride, partial, waiting, scale,
+        more.index(0), grad_gate_desc, grad_o_desc, scaled_q_desc, delta_ptr,
+        num_heads * statistics_stride, partial_ptr, waiting_ptr, scale,
         batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
         gl.to_tensor(num_queries), HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
@@ -322,13 +324,13 @@ def launch(
     ctas, groups = launches.dealt(call, blocks, ctas_an_sm=1, unit=blocks * call.num_heads)
     sums = new_sums(bias[..., :KEYS], groups)
     q_desc = launches.rows(q, 64)
-    backward_queries_bias_kernel[(ctas, call.batch)](
+    attention_backward_queries_bias_hopper_kernel[(ctas, call.batch)](
         q_desc, launches.rows(k, BLOCK_K.value), launches.rows(v, BLOCK_K.value),
         q_desc if gate is None else launches.rows(gate, 64), launches.rows(kept.out, 64),
         launches.rows(rest, 64), launches.rows(grad_out, 64), launches.statistics(lse, 64),
         launches.bias(bias, q, 64, BLOCK_K.value), launches.rows(gradients.q, 64),
         q_desc if gradients.gate is None else launches.rows(gradients.gate, 32),
-        launches.rows(shared.grad_ungated, 32), launches.rows(shared.q, 32), shared.delta, mask,
+        launches.rows(shared.grad_o, 32), launches.rows(shared.q, 32), shared.delta, mask,
         sums, lse if waiting is None else waiting, call.mask_strides, lse.stride(2),
         *call.scalars,
         HAS_GATE=gate is not None, BIAS_SCALE=call.bias_scale, SCALE_Q=call.scales_q,

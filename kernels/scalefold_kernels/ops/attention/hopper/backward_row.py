@@ -87,10 +87,10 @@ def load_row(rings, stage, item, num_rows, num_heads, wanted, HAS_GATE: gl.const
 
 
 @gluon.jit
-def load_row_mask(mask, strides, batch, row, own, num_keys, KEYS: gl.constexpr):
+def load_row_mask(mask_ptr, strides, batch, row, own, num_keys, KEYS: gl.constexpr):
     """Load a row's mask twice: all of it in every warp, and each thread's part of a tile's keys."""
     stride_b, stride_r, stride_k = strides
-    start = mask + product_int64(batch, stride_b) + product_int64(row, stride_r)
+    start = mask_ptr + product_int64(batch, stride_b) + product_int64(row, stride_r)
     row_mask = load_mask(Mask(start, 0, stride_k, num_keys), row, KEYS)  # the row begins there
     return row_mask, gl.load(start + own * stride_k, mask=own < num_keys, other=0.0)
 
@@ -128,16 +128,16 @@ def differentiate_block(
     q_smem, grad_smem, out_smem, grad_s_smem = memory
     WARPS: gl.constexpr = gl.num_warps()
     dtype: gl.constexpr = q_smem.dtype
-    S: gl.constexpr = shared_mma_layout(64, WARPS, 1)
+    LOGITS: gl.constexpr = shared_mma_layout(64, WARPS, 1)
     # Queries are 64: warp groups share the channels.
     OUT_Q: gl.constexpr = shared_mma_layout(C * 4 // WARPS, 4, WARPS // 4)
     A_P: gl.constexpr = gl.DotOperandLayout(0, shared_mma_layout(C, WARPS, 1), 2)
-    by_column: gl.constexpr = gl.SliceLayout(0, S)
+    by_column: gl.constexpr = gl.SliceLayout(0, LOGITS)
     q = q_smem.index(slot).reshape([64, C])
     grad = grad_smem.index(slot).reshape([64, C])
-    s = gl.full([KEYS, 64], 0.0, gl.float32, S)
+    s = gl.full([KEYS, 64], 0.0, gl.float32, LOGITS)
     s = mma(k, q.permute((1, 0)), s, use_acc=False, is_async=True)
-    grad_p = gl.full([KEYS, 64], 0.0, gl.float32, S)
+    grad_p = gl.full([KEYS, 64], 0.0, gl.float32, LOGITS)
     grad_p = mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
     s, grad_p = mma_wait(0, [s, grad_p])
     lse_tile = numbers_at(out_smem.index(slot), 1, C).load(by_column)
@@ -163,9 +163,9 @@ def differentiate_block(
 
 
 @gluon.jit
-def backward_row_kernel(
-    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse, grad_q_desc, grad_k_desc,
-    grad_v_desc, grad_gate_desc, mask, mask_strides, lse_stride, num_items, num_rows, num_heads,
+def attention_backward_row_hopper_kernel(
+    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_ptr, grad_q_desc, grad_k_desc,
+    grad_v_desc, grad_gate_desc, mask_ptr, mask_strides, lse_stride, num_items, num_rows, num_heads,
     num_queries, num_keys, scale, HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr,
 ):  # fmt: skip
     """See the module. Queries beyond the last read as zeros and so add nothing."""
@@ -203,7 +203,7 @@ def backward_row_kernel(
         load_row(rings, n, item, num_rows, num_heads, item < num_items, HAS_GATE)
     own = gl.arange(0, KEYS, layout=by_key)
     batch, row, head = place_of(first, num_rows, num_heads)
-    row_mask, own_mask = load_row_mask(mask, mask_strides, batch, row, own, num_keys, KEYS)
+    row_mask, own_mask = load_row_mask(mask_ptr, mask_strides, batch, row, own, num_keys, KEYS)
     memory = q_smem, grad_smem, out_smem, grad_s_smem
     num_rounds = gl.cdiv(num_items - first, step)
     for round_index in range(num_rounds):
@@ -214,7 +214,7 @@ def backward_row_kernel(
         # If all keys are masked, all logits are 0, and all keys count as unmasked.
         factor = gl.where(unmasked == 0, 0.0, scale * LOG2E)
         own_unmasked = ((own_mask != 0) | (unmasked == 0)) & (own < num_keys)
-        lse_row = lse + product_int64(item, lse_stride)
+        lse_row = lse_ptr + product_int64(item, lse_stride)
         lse_tiles = ()
         for b in gl.static_range(NUM_Q):
             at_q = b * 64 + queries
@@ -240,7 +240,7 @@ def backward_row_kernel(
         after = gl.minimum(item + step, num_items - 1)
         next_batch, next_row, _ = place_of(after, num_rows, num_heads)
         row_mask, own_mask = load_row_mask(
-            mask, mask_strides, next_batch, next_row, own, num_keys, KEYS
+            mask_ptr, mask_strides, next_batch, next_row, own, num_keys, KEYS
         )
         k.store((grad_k * scale).to(dtype))
         v.store(grad_v.to(dtype))
@@ -277,7 +277,7 @@ def backward(
     # All positions of a row in one box.
     block, keys = 64 * num_q, 16 * num_warps
     q_desc = launches.rows(q, block)
-    backward_row_kernel[(ctas,)](
+    attention_backward_row_hopper_kernel[(ctas,)](
         q_desc, launches.rows(k, keys), launches.rows(v, keys),
         q_desc if gate is None else launches.rows(gate, block), launches.rows(kept.out, block),
         launches.rows(launches.gradient_rows(grad_out), block), kept.lse,

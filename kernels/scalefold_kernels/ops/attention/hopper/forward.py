@@ -34,8 +34,8 @@ sum. Above the highest, float32 has room for the sums of values.
 
 Cta = namedtuple(
     "Cta",
-    "bias_desc q k v gate_desc mask out_desc rest_desc lse lse_stride out_smem bias_smem mask_smem "
-    "unmasked_smem again_smem rest_smem gate_full bias_full finished row_full "
+    "bias_desc q k v gate_desc mask out_desc rest_desc lse_ptr lse_stride out_smem bias_smem "
+    "mask_smem unmasked_smem again_smem rest_smem gate_full bias_full finished row_full "
     "batch head first_q first_row rows num_rows num_heads num_queries scale "
     "HAS_GATE HAS_BIAS BIAS_SCALE TRANSPOSED KEEPS C BLOCK_K NUM_BLOCKS KEYS GROUPS",
 )
@@ -103,14 +103,14 @@ def attend_to_block(
     s = parts.load_bias(
         cta.bias_smem.index(w * cta.NUM_BLOCKS + j), cta.BLOCK_K, cta.HAS_BIAS, cta.TRANSPOSED
     )
-    place = parts.wait_block(cta.k, before, j, cta.NUM_BLOCKS)
-    k = cta.k.slots.index(place).reshape([cta.BLOCK_K, cta.C])
-    v = cta.v.slots.index(place).reshape([cta.BLOCK_K, cta.C])
+    slot = parts.wait_block(cta.k, before, j, cta.NUM_BLOCKS)
+    k = cta.k.slots.index(slot).reshape([cta.BLOCK_K, cta.C])
+    v = cta.v.slots.index(slot).reshape([cta.BLOCK_K, cta.C])
     s = mma(q, k.permute((1, 0)), s, use_acc=cta.HAS_BIAS, is_async=True)
     s = mma_wait(0, [s])
     left, o, total, highest = softmax_weights(s, o, total, highest, masked, scaling, cta, EXACT)
     o = mma(left, v, o)
-    mbarrier.arrive(cta.k.empty.index(place))
+    mbarrier.arrive(cta.k.empty.index(slot))
     return o, total, highest
 
 
@@ -163,8 +163,8 @@ def load_rows(pass_index, cta):
         stage = before & 1
         leave_mask(row_mask, rows_smem.index(stage), cta.unmasked_smem.index(stage), cta)
         for j in range(cta.NUM_BLOCKS):
-            place = parts.wait_room(cta.k, before, j, cta.NUM_BLOCKS)
-            parts.load_keys(cta.k, cta.v, place, cta.batch, row, j * cta.BLOCK_K, cta.head)
+            slot = parts.wait_room(cta.k, before, j, cta.NUM_BLOCKS)
+            parts.load_keys(cta.k, cta.v, slot, cta.batch, row, j * cta.BLOCK_K, cta.head)
             if j == cta.k.full.shape[0] - 1:
                 more = i + 1 < cta.rows
                 after = gl.where(more, row + 1, row)
@@ -213,10 +213,10 @@ def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
     Pass 0 is the fast one. Pass 1 repeats all rows with their maximum, ``EXACT``.
     """
     out_smem, gate_full = cta.out_smem.index(w), cta.gate_full.index(w)
-    S: gl.constexpr = mma_layout(cta.BLOCK_K)
+    LOGITS: gl.constexpr = mma_layout(cta.BLOCK_K)
     OUT: gl.constexpr = mma_layout(cta.C)
-    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
-    by_row: gl.constexpr = gl.SliceLayout(1, S)
+    A: gl.constexpr = gl.DotOperandLayout(0, LOGITS, 2)
+    by_row: gl.constexpr = gl.SliceLayout(1, LOGITS)
 
     first_q = cta.first_q + w * 64
     queries = first_q + gl.arange(0, 64, layout=by_row)
@@ -257,7 +257,9 @@ def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
             (cta.batch * cta.num_rows + row).to(gl.int64) * cta.num_heads + cta.head
         ) * cta.lse_stride
         gl.store(
-            cta.lse + start + queries, highest + parts.log2(sums), mask=queries < cta.num_queries
+            cta.lse_ptr + start + queries,
+            highest + parts.log2(sums),
+            mask=queries < cta.num_queries,
         )
     tma.store_wait(0)
     return held
@@ -294,12 +296,12 @@ def run_partitions(cta):
 
 
 @gluon.jit
-def forward_kernel(
-    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask, lse, mask_strides,
-    lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
+def attention_forward_hopper_kernel(
+    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask_ptr, lse_ptr,
+    mask_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
     TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
-    NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr, GROUPS: gl.constexpr,
+    NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``KEYS``: the number of keys, rounded up to a power of 2.
 
@@ -313,8 +315,8 @@ def forward_kernel(
     q = ring.new(q_desc, GROUPS, 1)
     # The gate is read from where the result is stored.
     out_smem = smem.tiles(out_desc, GROUPS)
-    k = ring.new(k_desc, PLACES, GROUPS)
-    v = ring.along(k, v_desc, PLACES)
+    k = ring.new(k_desc, STAGES, GROUPS)
+    v = ring.along(k, v_desc, STAGES)
     bias_smem = smem.tiles(bias_desc, GROUPS * NUM_BLOCKS if HAS_BIAS else 1)
     # Masks of the row that is computed and of the next.
     mask_smem = smem.numbers(gl.bfloat16, 2 * (KEYS // BLOCK_K), BLOCK_K)
@@ -326,9 +328,9 @@ def forward_kernel(
     finished = smem.barriers(1, GROUPS).index(0)
     fence_async_shared()
 
-    mask = parts.mask_of(mask, batch, mask_strides, num_keys)
+    mask = parts.mask_of(mask_ptr, batch, mask_strides, num_keys)
     run_partitions(Cta(
-        bias_desc, q, k, v, gate_desc, mask, out_desc, rest_desc, lse, gl.to_tensor(lse_stride),
+        bias_desc, q, k, v, gate_desc, mask, out_desc, rest_desc, lse_ptr, gl.to_tensor(lse_stride),
         out_smem, bias_smem, mask_smem, unmasked_smem, again_smem, rest_smem,
         gate_full, others.index(0), finished, others.index(1),
         batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
@@ -342,33 +344,33 @@ def launch(call: Call, kept: Kept) -> None:
     q, k, v, gate, mask, bias, *_ = call
     out, lse, rest = kept
     bias = None if bias is None else launches.bias_rows(bias)
-    sizes = constants(call)
-    block, blocks = sizes["BLOCK_K"], triton.cdiv(call.num_queries, 64 * sizes["GROUPS"])
+    tile = constants(call)
+    block, blocks = tile["BLOCK_K"], triton.cdiv(call.num_queries, 64 * tile["GROUPS"])
     # All blocks of a row and head share their keys, and so are under way at a time.
-    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, sizes), blocks)
+    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, tile), blocks)
     q_desc = launches.rows(q, 64)
-    forward_kernel[(ctas, call.batch)](
+    attention_forward_hopper_kernel[(ctas, call.batch)](
         q_desc, launches.rows(k, block), launches.rows(v, block),
         q_desc if gate is None else launches.rows(gate, 64), launches.bias(bias, q, 64, block),
         launches.rows(out, 64), launches.rows(out if rest is None else rest, 64), mask, lse,
         call.mask_strides, lse.stride(2), *call.scalars,
         HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=call.bias_scale,
-        TRANSPOSED=transposed(bias), KEEPS=rest is not None, **sizes,
+        TRANSPOSED=transposed(bias), KEEPS=rest is not None, **tile,
     )  # fmt: skip
 
 
 def constants(call: Call) -> dict[str, int]:
-    sizes = call.tile("attention_forward_hopper", "sm_90")
-    block = sizes["BLOCK_K"]
-    sizes["KEYS"] = launches.key_slots(call, block)
-    return launches.in_blocks(call, sizes, triton.cdiv(call.num_keys, block))
+    tile = call.tile("attention_forward_hopper", "sm_90")
+    block = tile["BLOCK_K"]
+    tile["KEYS"] = launches.key_slots(call, block)
+    return launches.in_blocks(call, tile, triton.cdiv(call.num_keys, block))
 
 
-def ctas_an_sm(call: Call, sizes: dict[str, int]) -> int:
+def ctas_an_sm(call: Call, tile: dict[str, int]) -> int:
     """How many CTAs fit: shared memory has bias, keys, values, queries, results and two masks."""
-    block, channels, queries = sizes["BLOCK_K"], sizes["C"], 64 * sizes["GROUPS"]
-    bias = 2 * 64 * block if call.bias is None else 2 * queries * block * sizes["NUM_BLOCKS"]
-    rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * queries)
+    block, channels, queries = tile["BLOCK_K"], tile["C"], 64 * tile["GROUPS"]
+    bias = 2 * 64 * block if call.bias is None else 2 * queries * block * tile["NUM_BLOCKS"]
+    rows = 2 * channels * (2 * tile["STAGES"] * block + 2 * queries)
     rest = 0 if call.bias is None else channels * queries
-    needed = bias + rows + rest + 4 * sizes["KEYS"]
-    return launches.fitting(needed, sizes["GROUPS"] + 1, sizes["maxnreg"])
+    needed = bias + rows + rest + 4 * tile["KEYS"]
+    return launches.fitting(needed, tile["GROUPS"] + 1, tile["maxnreg"])

@@ -7,7 +7,7 @@ import triton
 from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.gpu import SM_REGISTERS, num_sms
 from scalefold_kernels.ops.attention.arguments import Call, in_memory, transposed
 from scalefold_kernels.tma import VECTOR, padded, reachable, tiles_of
 
@@ -16,9 +16,6 @@ SHARED_BYTES = 228 * 1024
 
 RESERVED_BYTES = 1024 + 256
 """Shared memory of a CTA that the system, barriers and alignment take."""
-
-REGISTERS = 64 * 1024
-"""Registers of an SM."""
 
 THREADS = 128
 """Threads of a warp group. Triton reserves a whole group's registers for a loader warp, too."""
@@ -52,16 +49,16 @@ def dealt(call: Call, blocks: int, ctas_an_sm: int, unit: int = 1) -> tuple[int,
 def fitting(shared_bytes: int, warp_groups: int, maxnreg: int) -> int:
     """How many CTAs an SM holds at a time."""
     needed = shared_bytes + RESERVED_BYTES
-    return min(SHARED_BYTES // needed, REGISTERS // (THREADS * warp_groups * maxnreg))
+    return min(SHARED_BYTES // needed, SM_REGISTERS // (THREADS * warp_groups * maxnreg))
 
 
-def in_blocks(call: Call, sizes: dict[str, int], blocks: int) -> dict[str, int]:
+def in_blocks(call: Call, tile: dict[str, int], blocks: int) -> dict[str, int]:
     """A tile, and what follows from the number of blocks in a row.
 
-    Places of a ring are as many as divide this number, so that each block has its own.
+    Slots of a ring are as many as divide this number, so that each block has its own.
     """
-    places = max(n for n in range(1, sizes["PLACES"] + 1) if blocks % n == 0)
-    return sizes | {"NUM_BLOCKS": blocks, "PLACES": places, "C": padded(call.channels)}
+    stages = max(n for n in range(1, tile["STAGES"] + 1) if blocks % n == 0)
+    return tile | {"NUM_BLOCKS": blocks, "STAGES": stages, "C": padded(call.channels)}
 
 
 def key_slots(call: Call, block: int) -> int:

@@ -1,7 +1,7 @@
 """What the attention kernels for Hopper GPUs share.
 
 A CTA has 64 queries or keys of one head, for consecutive rows. Its tile of the bias stays in shared
-memory for all of them; what it goes through in blocks comes in a ring. Layouts: ``S`` of logits,
+memory for all of them; what it goes through in blocks comes in a ring. Layouts: ``LOGITS``, and
 ``OUT`` of sums over keys or queries (both as the tensor cores leave them), ``A`` and ``A_P`` of
 their left operands in registers.
 """
@@ -15,9 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, reinterpret
 from scalefold_kernels.gluon import mma_layout, widen, zeros
-
-LOG2E = gl.constexpr(1.4426950408889634)
-MASKED_LOGIT = gl.constexpr(-1e9)
+from scalefold_kernels.ops.attention.triton.forward import LOG2E, MASKED_LOGIT
 
 # BIAS_SCALE is the unit of logits, see `op.attention`. Without a bias, logits are plain products:
 # their unit is the scale. Backward multiplies queries only with ``SCALE_Q``.
@@ -110,10 +108,10 @@ Mask = namedtuple("Mask", "start stride_r stride_k num_keys")
 
 
 @gluon.jit
-def mask_of(mask, batch, strides, num_keys):
+def mask_of(mask_ptr, batch, strides, num_keys):
     """The `Mask` of a sample."""
     stride_b, stride_r, stride_k = strides
-    start = mask + batch.to(gl.int64) * stride_b
+    start = mask_ptr + batch.to(gl.int64) * stride_b
     return Mask(start, gl.to_tensor(stride_r), gl.to_tensor(stride_k), gl.to_tensor(num_keys))
 
 
@@ -144,18 +142,18 @@ def count_unmasked(mask, row):
 
 
 @gluon.jit
-def announce(number, place, ready):
+def announce(number, memory, ready):
     """Store a number in shared memory and arrive at the barrier ``ready``."""
     one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-    place.store(gl.full([1], 0, gl.int32, one) + number)
+    memory.store(gl.full([1], 0, gl.int32, one) + number)
     mbarrier.arrive(ready)
 
 
 @gluon.jit
-def announced(place):
+def announced(memory):
     """Number that `announce` stored."""
     one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-    return gl.sum(place.load(one), 0)
+    return gl.sum(memory.load(one), 0)
 
 
 BY_THREAD = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [5, 4, 3, 2, 1, 0]))
@@ -187,7 +185,7 @@ def in_line(x):
 
 
 @gluon.jit
-def waiting_at(waiting, batch, row, head, first_q, sizes, layout: gl.constexpr):
+def waiting_at(waiting_ptr, batch, row, head, first_q, sizes, layout: gl.constexpr):
     """Addresses of 64 queries' gradients that wait for more keys, in the order of `in_line`.
 
     ``waiting`` (B, R, H, blocks of queries, 64 C) is float32. In this order a warp reads and writes
@@ -198,7 +196,7 @@ def waiting_at(waiting, batch, row, head, first_q, sizes, layout: gl.constexpr):
     C: gl.constexpr = layout.instr_shape[1]
     LINE: gl.constexpr = in_line(gl.full([64, C], 0.0, gl.float32, layout)).type.layout
     block = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * gl.cdiv(num_queries, 64)
-    start = waiting + (block + first_q // 64) * (64 * C)
+    start = waiting_ptr + (block + first_q // 64) * (64 * C)
     return start + gl.arange(0, 64 * C, layout=LINE)
 
 
@@ -216,38 +214,38 @@ def store_mask(row_mask, num_keys, unmasked, mask_smem):
 
 
 @gluon.jit
-def block_place(blocks, i, j, NUM_BLOCKS: gl.constexpr):
-    """Place of block ``j`` of the ``i``-th row in a ring, and how often it was filled before.
+def block_slot(blocks, i, j, NUM_BLOCKS: gl.constexpr):
+    """Slot of block ``j`` of the ``i``-th row in a ring, and how often it was filled before.
 
-    Places divide NUM_BLOCKS (`launches.in_blocks`): a block has the same one in every row.
+    Slots divide NUM_BLOCKS (`launches.in_blocks`): a block has the same one in every row.
     """
-    PLACES: gl.constexpr = blocks.full.shape[0]
-    return j % PLACES, i * (NUM_BLOCKS // PLACES) + j // PLACES
+    SLOTS: gl.constexpr = blocks.full.shape[0]
+    return j % SLOTS, i * (NUM_BLOCKS // SLOTS) + j // SLOTS
 
 
 @gluon.jit
 def wait_block(blocks, i, j, NUM_BLOCKS: gl.constexpr):
-    """Wait until block ``j`` of the ``i``-th row has come; returns its place."""
-    place, used = block_place(blocks, i, j, NUM_BLOCKS)
-    mbarrier.wait(blocks.full.index(place), used & 1)
-    return place
+    """Wait until block ``j`` of the ``i``-th row has come; returns its slot."""
+    slot, used = block_slot(blocks, i, j, NUM_BLOCKS)
+    mbarrier.wait(blocks.full.index(slot), used & 1)
+    return slot
 
 
 @gluon.jit
 def wait_room(blocks, i, j, NUM_BLOCKS: gl.constexpr):
-    """Wait until there is room for block ``j`` of the ``i``-th row; returns its place."""
-    place, used = block_place(blocks, i, j, NUM_BLOCKS)
-    mbarrier.wait(blocks.empty.index(place), (used & 1) ^ 1)
-    return place
+    """Wait until there is room for block ``j`` of the ``i``-th row; returns its slot."""
+    slot, used = block_slot(blocks, i, j, NUM_BLOCKS)
+    mbarrier.wait(blocks.empty.index(slot), (used & 1) ^ 1)
+    return slot
 
 
 @gluon.jit
-def load_keys(k, v, place, batch, row, first_key, head, wanted=True):
-    """Start the copies of a block of keys and values to a place of their ring if ``wanted``."""
+def load_keys(k, v, slot, batch, row, first_key, head, wanted=True):
+    """Start the copies of a block of keys and values to a slot of their ring if ``wanted``."""
     at = [batch, row, first_key, head, 0]
-    mbarrier.expect(k.full.index(place), smem.tile_bytes(k.desc, v.desc), pred=wanted)
-    ring.copy(k, place, at, wanted)
-    ring.copy(v, place, at, wanted)
+    mbarrier.expect(k.full.index(slot), smem.tile_bytes(k.desc, v.desc), pred=wanted)
+    ring.copy(k, slot, at, wanted)
+    ring.copy(v, slot, at, wanted)
 
 
 @gluon.jit
@@ -263,7 +261,7 @@ def undo_gate(grad_tile, out, gate_tile, HAS_GATE: gl.constexpr, VECTORS: gl.con
         inverse = gl.minimum(1.0 + gl.exp2(-LOG2E * widen(gate_tile.load(VECTORS))), 2.0**126)
         share = reciprocal(inverse)
         gate_tile.store((product * (1.0 - share)).to(gate_tile.dtype))
-        ungated = (grad * share).to(grad_tile.dtype)
-        grad_tile.store(ungated)
-        product = widen(ungated) * inverse * out
+        grad_o = (grad * share).to(grad_tile.dtype)
+        grad_tile.store(grad_o)
+        product = widen(grad_o) * inverse * out
     return gl.sum(product, 1)

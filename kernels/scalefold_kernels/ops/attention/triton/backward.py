@@ -32,7 +32,6 @@ from scalefold_kernels.ops.attention.triton.forward import (
     logits,
     masked_terms,
     place_of_cta,
-    place_operands,
     row_offset,
     sigmoid,
     store,
@@ -51,20 +50,19 @@ def line_start(strides, batch, row, query):
 
 
 @triton.jit
-def backward_gate_kernel(
-    gate, out, rest, grad_out, grad_gate, grad_ungated, delta, q, scaled_q,
-    gate_strides, out_strides, rest_strides, grad_out_strides, grad_gate_strides,
-    grad_ungated_strides, q_strides, scaled_q_strides, delta_stride,
+def attention_backward_gate_kernel(
+    gate_ptr, out_ptr, rest_ptr, grad_out_ptr, grad_gate_ptr, grad_o_ptr, delta_ptr, q_ptr,
+    scaled_q_ptr, gate_strides, out_strides, rest_strides, grad_out_strides, grad_gate_strides,
+    grad_o_strides, q_strides, scaled_q_strides, delta_stride,
     num_rows, num_heads, num_queries, scale,
-    C: tl.constexpr, HAS_GATE: tl.constexpr, REST_SHIFT: tl.constexpr, SCALE_Q: tl.constexpr,
-    BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_H: tl.constexpr,
+    C: tl.constexpr, REST_SHIFT: tl.constexpr, BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr,
+    BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the gate and of the ungated output; delta, the sum over C of their products.
+    """Gradients of the gate and of o, the ungated output; delta, the sum over C of their products.
 
-    From the gated output: with s = sigmoid(gate) and out = s * o,
-    d gate = grad_out * o * s (1 - s) = grad_out * out * (1 - s), and d o = grad_out * s. The
-    softmax's delta = sum(o * d o) takes d o as it is rounded for the other kernels, which subtract
-    delta from products of that. ``rest`` is added to ``out``; ``REST_SHIFT`` as in `forward`.
+    From the gated output, by the formulas of `docs/kernels.md`. Delta takes grad_o as it is rounded
+    for the other kernels, which subtract delta from products of that. ``rest`` is added to ``out``;
+    ``REST_SHIFT`` as in `forward`.
 
     One CTA: a block of queries of one row, with all their heads in memory order; in delta
     queries are side by side. ``scaled_q`` gets the queries as forward multiplied them.
@@ -84,36 +82,36 @@ def backward_gate_kernel(
     query, at = queries[:, None], at[None, :]
     inside = (query < num_queries) & inside[None, :]
     offsets = line_start(out_strides, batch, row, query) + at
-    o = tl.load(out + offsets, mask=inside, other=0.0)
+    out = tl.load(out_ptr + offsets, mask=inside, other=0.0)
     offsets = line_start(grad_out_strides, batch, row, query) + at
-    grad = tl.load(grad_out + offsets, mask=inside, other=0.0).to(tl.float32)
-    o = o.to(tl.float32)
+    grad = tl.load(grad_out_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    out = out.to(tl.float32)
     if REST_SHIFT > 0:
         place = tl.arange(0, BLOCK_H * PADDED)
         places = place // PADDED * rest_strides[3] + place % PADDED
         offsets = line_start(rest_strides, batch, row, query) + places[None, :]
-        o = with_rest(o, tl.load(rest + offsets, mask=inside, other=0), REST_SHIFT)
-    product = o * grad
-    if HAS_GATE:
+        out = with_rest(out, tl.load(rest_ptr + offsets, mask=inside, other=0), REST_SHIFT)
+    product = out * grad
+    if gate_ptr is not None:
         offsets = line_start(gate_strides, batch, row, query) + at
-        share = sigmoid(tl.load(gate + offsets, mask=inside, other=0.0))
-        grad_share = (product * (1.0 - share)).to(grad_gate.dtype.element_ty)
+        share = sigmoid(tl.load(gate_ptr + offsets, mask=inside, other=0.0))
+        grad_share = (product * (1.0 - share)).to(grad_gate_ptr.dtype.element_ty)
         offsets = line_start(grad_gate_strides, batch, row, query) + at
-        tl.store(grad_gate + offsets, grad_share, mask=inside)
-        grad = (grad * share).to(grad_ungated.dtype.element_ty)
-        offsets = line_start(grad_ungated_strides, batch, row, query) + at
-        tl.store(grad_ungated + offsets, grad, mask=inside)
-        product = o * (grad.to(tl.float32) / tl.maximum(share, SMALLEST))
-    delta += (batch * num_rows + row).to(tl.int64) * num_heads * delta_stride
+        tl.store(grad_gate_ptr + offsets, grad_share, mask=inside)
+        grad = (grad * share).to(grad_o_ptr.dtype.element_ty)
+        offsets = line_start(grad_o_strides, batch, row, query) + at
+        tl.store(grad_o_ptr + offsets, grad, mask=inside)
+        product = out * (grad.to(tl.float32) / tl.maximum(share, SMALLEST))
+    delta_ptr += (batch * num_rows + row).to(tl.int64) * num_heads * delta_stride
     exists = (query < num_queries) & (heads[None, :] < num_heads)
     sums = tl.sum(product.reshape(BLOCK_Q, BLOCK_H, PADDED), 2)
-    tl.store(delta + heads[None, :] * delta_stride + query, sums, mask=exists)
-    if SCALE_Q:
+    tl.store(delta_ptr + heads[None, :] * delta_stride + query, sums, mask=exists)
+    if scaled_q_ptr is not None:
         offsets = line_start(q_strides, batch, row, query) + at
-        scaled = tl.load(q + offsets, mask=inside, other=0.0).to(tl.float32)
+        scaled = tl.load(q_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         scaled *= scale * (1.0 / BIAS_SCALE)
         offsets = line_start(scaled_q_strides, batch, row, query) + at
-        tl.store(scaled_q + offsets, scaled.to(scaled_q.dtype.element_ty), mask=inside)
+        tl.store(scaled_q_ptr + offsets, scaled.to(scaled_q_ptr.dtype.element_ty), mask=inside)
 
 
 def backward_gate(
@@ -121,7 +119,7 @@ def backward_gate(
     kept: Kept,
     grad_out: Tensor,
     grad_gate: Tensor | None,
-    grad_ungated: Tensor | None,
+    grad_o: Tensor | None,
     delta: Tensor,
     scaled_q: Tensor | None = None,
 ) -> None:
@@ -130,19 +128,18 @@ def backward_gate(
     And ``scaled_q``, unless it is None: the queries as forward multiplied them.
     """
     gate = call.gate
-    sizes = call.tile("attention_backward_gate")
+    tile = call.tile("attention_backward_gate")
     heads = triton.next_power_of_2(call.num_heads)
-    block_q = max(1, sizes.pop("BLOCK") // (heads * triton.next_power_of_2(call.channels)))
+    block_q = max(1, tile.pop("BLOCK") // (heads * triton.next_power_of_2(call.channels)))
     gate = None if gate is None else heads_together(gate)
     q = None if scaled_q is None else heads_together(call.q)
     blocks = triton.cdiv(call.num_queries, block_q)
-    backward_gate_kernel[(blocks * call.num_rows, call.batch)](
-        gate, kept.out, kept.rest, grad_out, grad_gate, grad_ungated, delta, q, scaled_q,
-        *map(strides, (gate, kept.out, kept.rest, grad_out, grad_gate, grad_ungated, q, scaled_q)),
+    attention_backward_gate_kernel[(blocks * call.num_rows, call.batch)](
+        gate, kept.out, kept.rest, grad_out, grad_gate, grad_o, delta, q, scaled_q,
+        *map(strides, (gate, kept.out, kept.rest, grad_out, grad_gate, grad_o, q, scaled_q)),
         delta.stride(2), call.num_rows, call.num_heads, call.num_queries, call.scale,
-        C=call.channels, HAS_GATE=gate is not None, SCALE_Q=scaled_q is not None,
-        REST_SHIFT=0 if kept.rest is None else SHIFTS[kept.out.dtype],
-        BIAS_SCALE=call.bias_scale, BLOCK_Q=block_q, BLOCK_H=heads, **sizes,
+        C=call.channels, REST_SHIFT=0 if kept.rest is None else SHIFTS[kept.out.dtype],
+        BIAS_SCALE=call.bias_scale, BLOCK_Q=block_q, BLOCK_H=heads, **tile,
     )  # fmt: skip
 
 
@@ -153,7 +150,7 @@ def heads_together(x: Tensor) -> Tensor:
 
 @triton.jit
 def load_queries(
-    q, grad, lse, delta, q_stride, grad_stride, first, count, scale,
+    q_ptr, grad_o_ptr, lse_ptr, delta_ptr, q_stride, grad_o_stride, first, count, scale,
     C: tl.constexpr, BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
     """A block of a row's queries, scaled; gradient of their result, and statistics.
@@ -161,110 +158,112 @@ def load_queries(
     Beyond the last query every weight is 0.
     """
     queries = first + tl.arange(0, BLOCK_Q)
-    q_tile = load(q, q_stride, first, count, C, BLOCK_Q)
-    q_tile = (q_tile * (scale * (1.0 / BIAS_SCALE))).to(q_tile.dtype)
-    grad_tile = load(grad, grad_stride, first, count, C, BLOCK_Q)
-    lse_tile = tl.load(lse + queries, mask=queries < count, other=float("inf"))
-    delta_tile = tl.load(delta + queries, mask=queries < count, other=0.0)
-    return q_tile, grad_tile, lse_tile, delta_tile
+    q = load(q_ptr, q_stride, first, count, C, BLOCK_Q)
+    q = (q * (scale * (1.0 / BIAS_SCALE))).to(q.dtype)
+    grad_o = load(grad_o_ptr, grad_o_stride, first, count, C, BLOCK_Q)
+    lse = tl.load(lse_ptr + queries, mask=queries < count, other=float("inf"))
+    delta = tl.load(delta_ptr + queries, mask=queries < count, other=0.0)
+    return q, grad_o, lse, delta
 
 
 @triton.jit
-def backward_queries_kernel(
-    q, k, v, mask, bias, lse, delta, grad_ungated, grad_q,
-    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
+def attention_backward_queries_kernel(
+    q_ptr, k_ptr, v_ptr, mask_ptr, bias_ptr, lse_ptr, delta_ptr, grad_o_ptr, grad_q_ptr,
+    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_o_strides,
     grad_q_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
-    C: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    C: tl.constexpr, BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One CTA: gradient of a block of queries of one row and head."""
     batch, row, head, first_q = place_of_cta(num_rows, num_heads, BLOCK_Q)
-    q, k, v = place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head)
-    grad_ungated += row_offset(grad_ungated_strides, batch, row, head)
-    grad_q += row_offset(grad_q_strides, batch, row, head)
-    mask += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
+    q_ptr += row_offset(q_strides, batch, row, head)
+    k_ptr += row_offset(k_strides, batch, row, head)
+    v_ptr += row_offset(v_strides, batch, row, head)
+    grad_o_ptr += row_offset(grad_o_strides, batch, row, head)
+    grad_q_ptr += row_offset(grad_q_strides, batch, row, head)
+    mask_ptr += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
     start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
-    unmasked = count_unmasked(mask, mask_strides[2], num_keys, BLOCK_K)
+    unmasked = count_unmasked(mask_ptr, mask_strides[2], num_keys, BLOCK_K)
     alive = (unmasked > 0).to(tl.float32)
     queries = first_q + tl.arange(0, BLOCK_Q)
-    if HAS_BIAS:
-        bias += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
+    if bias_ptr is not None:
+        bias_ptr += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
 
-    q_tile, grad, lse_tile, delta_tile = load_queries(
-        q, grad_ungated, lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
+    q, grad_o, lse, delta = load_queries(
+        q_ptr, grad_o_ptr, lse_ptr + start, delta_ptr + start, q_strides[2], grad_o_strides[2],
         first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
     )  # fmt: skip
-    total = tl.zeros((BLOCK_Q, q_tile.shape[1]), tl.float32)
+    grad_q = tl.zeros((BLOCK_Q, q.shape[1]), tl.float32)
     for first_k in range(0, num_keys, BLOCK_K):
         keys = first_k + tl.arange(0, BLOCK_K)
-        k_tile = load(k, k_strides[2], first_k, num_keys, C, BLOCK_K)
-        v_tile = load(v, v_strides[2], first_k, num_keys, C, BLOCK_K)
+        k = load(k_ptr, k_strides[2], first_k, num_keys, C, BLOCK_K)
+        v = load(v_ptr, v_strides[2], first_k, num_keys, C, BLOCK_K)
         s = logits(
-            q_tile, k_tile, queries, keys, bias, bias_strides, mask, mask_strides[2],
-            num_queries, num_keys, unmasked, alive, HAS_BIAS,
+            q, k, queries, keys, bias_ptr, bias_strides, mask_ptr, mask_strides[2],
+            num_queries, num_keys, unmasked, alive,
         )  # fmt: skip
-        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse_tile[:, None])
-        grad_s = p * (tl.dot(grad, tl.trans(v_tile), input_precision="ieee") - delta_tile[:, None])
-        total = tl.dot(grad_s.to(k_tile.dtype), k_tile, total, input_precision="ieee")
-    store(grad_q, total * scale, grad_q_strides[2], first_q, num_queries, C, BLOCK_Q)
+        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse[:, None])
+        grad_s = p * (tl.dot(grad_o, tl.trans(v), input_precision="ieee") - delta[:, None])
+        grad_q = tl.dot(grad_s.to(k.dtype), k, grad_q, input_precision="ieee")
+    store(grad_q_ptr, grad_q * scale, grad_q_strides[2], first_q, num_queries, C, BLOCK_Q)
 
 
 @triton.jit
-def backward_keys_kernel(
-    q, k, v, mask, bias, lse, delta, grad_ungated, grad_k, grad_v,
-    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
+def attention_backward_keys_kernel(
+    q_ptr, k_ptr, v_ptr, mask_ptr, bias_ptr, lse_ptr, delta_ptr, grad_o_ptr, grad_k_ptr, grad_v_ptr,
+    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_o_strides,
     grad_k_strides, grad_v_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
-    C: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    C: tl.constexpr, BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One CTA: gradients of a block of keys and values of one row and head.
 
     Logits are transposed (keys x queries), so that the weights are left operands as they come.
     """
     batch, row, head, first_k = place_of_cta(num_rows, num_heads, BLOCK_K)
-    q, k, v = place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head)
-    grad_ungated += row_offset(grad_ungated_strides, batch, row, head)
-    grad_k += row_offset(grad_k_strides, batch, row, head)
-    grad_v += row_offset(grad_v_strides, batch, row, head)
-    mask += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
+    q_ptr += row_offset(q_strides, batch, row, head)
+    k_ptr += row_offset(k_strides, batch, row, head)
+    v_ptr += row_offset(v_strides, batch, row, head)
+    grad_o_ptr += row_offset(grad_o_strides, batch, row, head)
+    grad_k_ptr += row_offset(grad_k_strides, batch, row, head)
+    grad_v_ptr += row_offset(grad_v_strides, batch, row, head)
+    mask_ptr += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
     start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
-    unmasked = count_unmasked(mask, mask_strides[2], num_keys, BLOCK_K)
+    unmasked = count_unmasked(mask_ptr, mask_strides[2], num_keys, BLOCK_K)
     alive = (unmasked > 0).to(tl.float32)
     keys = first_k + tl.arange(0, BLOCK_K)
-    added = masked_terms(mask, mask_strides[2], keys, num_keys, unmasked)
-    if HAS_BIAS:
-        bias += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
+    added = masked_terms(mask_ptr, mask_strides[2], keys, num_keys, unmasked)
+    if bias_ptr is not None:
+        bias_ptr += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
 
-    k_tile = load(k, k_strides[2], first_k, num_keys, C, BLOCK_K)
-    v_tile = load(v, v_strides[2], first_k, num_keys, C, BLOCK_K)
-    total_k = tl.zeros((BLOCK_K, k_tile.shape[1]), tl.float32)
-    total_v = tl.zeros((BLOCK_K, k_tile.shape[1]), tl.float32)
+    k = load(k_ptr, k_strides[2], first_k, num_keys, C, BLOCK_K)
+    v = load(v_ptr, v_strides[2], first_k, num_keys, C, BLOCK_K)
+    grad_k = tl.zeros((BLOCK_K, k.shape[1]), tl.float32)
+    grad_v = tl.zeros((BLOCK_K, k.shape[1]), tl.float32)
     for first_q in range(0, num_queries, BLOCK_Q):
         queries = first_q + tl.arange(0, BLOCK_Q)
-        q_tile, grad, lse_tile, delta_tile = load_queries(
-            q, grad_ungated, lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
+        q, grad_o, lse, delta = load_queries(
+            q_ptr, grad_o_ptr, lse_ptr + start, delta_ptr + start, q_strides[2], grad_o_strides[2],
             first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
         )  # fmt: skip
-        s = tl.dot(k_tile, tl.trans(q_tile), input_precision="ieee")
-        if HAS_BIAS:
+        s = tl.dot(k, tl.trans(q), input_precision="ieee")
+        if bias_ptr is not None:
             s += load_bias(
-                bias, bias_strides, queries[None, :], keys[:, None], num_queries, num_keys
+                bias_ptr, bias_strides, queries[None, :], keys[:, None], num_queries, num_keys
             )
         s = s * alive + added[:, None]
-        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse_tile[None, :])
-        total_v = tl.dot(p.to(grad.dtype), grad, total_v, input_precision="ieee")
-        grad_p = tl.dot(v_tile, tl.trans(grad), input_precision="ieee")
-        grad_s = (p * (grad_p - delta_tile[None, :])).to(q_tile.dtype)
-        total_k = tl.dot(grad_s, q_tile, total_k, input_precision="ieee")
+        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse[None, :])
+        grad_v = tl.dot(p.to(grad_o.dtype), grad_o, grad_v, input_precision="ieee")
+        grad_p = tl.dot(v, tl.trans(grad_o), input_precision="ieee")
+        grad_s = (p * (grad_p - delta[None, :])).to(q.dtype)
+        grad_k = tl.dot(grad_s, q, grad_k, input_precision="ieee")
     # The scaled queries are divided by BIAS_SCALE.
-    store(grad_k, total_k * BIAS_SCALE, grad_k_strides[2], first_k, num_keys, C, BLOCK_K)
-    store(grad_v, total_v, grad_v_strides[2], first_k, num_keys, C, BLOCK_K)
+    store(grad_k_ptr, grad_k * BIAS_SCALE, grad_k_strides[2], first_k, num_keys, C, BLOCK_K)
+    store(grad_v_ptr, grad_v, grad_v_strides[2], first_k, num_keys, C, BLOCK_K)
 
 
 @triton.jit
-def backward_bias_kernel(
-    q, k, v, mask, bias, lse, delta, grad_ungated, partial,
-    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
+def attention_backward_bias_kernel(
+    q_ptr, k_ptr, v_ptr, mask_ptr, bias_ptr, lse_ptr, delta_ptr, grad_o_ptr, partial_ptr,
+    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_o_strides,
     partial_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     C: tl.constexpr, BIAS_SCALE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -281,39 +280,37 @@ def backward_bias_kernel(
     group = tl.program_id(0) // (num_k_blocks * num_q_blocks * num_heads)
     queries = first_q + tl.arange(0, BLOCK_Q)
     keys = first_k + tl.arange(0, BLOCK_K)
-    mask += batch.to(tl.int64) * mask_strides[0]
-    bias += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
-    bias_tile = load_bias(
-        bias, bias_strides, queries[:, None], keys[None, :], num_queries, num_keys
-    )
+    mask_ptr += batch.to(tl.int64) * mask_strides[0]
+    bias_ptr += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
+    bias = load_bias(bias_ptr, bias_strides, queries[:, None], keys[None, :], num_queries, num_keys)
     total = tl.zeros((BLOCK_Q, BLOCK_K), tl.float32)
     for i in range(tl.minimum(ROWS, num_rows - group * ROWS)):
         row = group * ROWS + i
         start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
-        q_tile, grad, lse_tile, delta_tile = load_queries(
-            q + row_offset(q_strides, batch, row, head),
-            grad_ungated + row_offset(grad_ungated_strides, batch, row, head),
-            lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
+        q, grad_o, lse, delta = load_queries(
+            q_ptr + row_offset(q_strides, batch, row, head),
+            grad_o_ptr + row_offset(grad_o_strides, batch, row, head),
+            lse_ptr + start, delta_ptr + start, q_strides[2], grad_o_strides[2],
             first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
         )  # fmt: skip
         offset = row_offset(k_strides, batch, row, head)
-        k_tile = load(k + offset, k_strides[2], first_k, num_keys, C, BLOCK_K)
+        k = load(k_ptr + offset, k_strides[2], first_k, num_keys, C, BLOCK_K)
         offset = row_offset(v_strides, batch, row, head)
-        v_tile = load(v + offset, v_strides[2], first_k, num_keys, C, BLOCK_K)
-        mask_row = mask + row.to(tl.int64) * mask_strides[1]
-        unmasked = count_unmasked(mask_row, mask_strides[2], num_keys, BLOCK_K)
-        added = masked_terms(mask_row, mask_strides[2], keys, num_keys, unmasked)
-        s = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") + bias_tile
+        v = load(v_ptr + offset, v_strides[2], first_k, num_keys, C, BLOCK_K)
+        mask_row_ptr = mask_ptr + row.to(tl.int64) * mask_strides[1]
+        unmasked = count_unmasked(mask_row_ptr, mask_strides[2], num_keys, BLOCK_K)
+        added = masked_terms(mask_row_ptr, mask_strides[2], keys, num_keys, unmasked)
+        s = tl.dot(q, tl.trans(k), input_precision="ieee") + bias
         s = s * (unmasked > 0).to(tl.float32) + added[None, :]
-        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse_tile[:, None])
-        grad_p = tl.dot(grad, tl.trans(v_tile), input_precision="ieee")
-        total += p * (grad_p - delta_tile[:, None])
+        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse[:, None])
+        grad_p = tl.dot(grad_o, tl.trans(v), input_precision="ieee")
+        total += p * (grad_p - delta[:, None])
     start = (group * tl.num_programs(1) + batch).to(tl.int64) * num_heads + head
-    partial += start * num_queries * num_keys
+    partial_ptr += start * num_queries * num_keys
     offsets = queries[:, None].to(tl.int64) * partial_strides[0]
     offsets += keys[None, :].to(tl.int64) * partial_strides[1]
     inside = (queries[:, None] < num_queries) & (keys[None, :] < num_keys)
-    tl.store(partial + offsets, total * BIAS_SCALE, mask=inside)
+    tl.store(partial_ptr + offsets, total * BIAS_SCALE, mask=inside)
 
 
 def backward(
@@ -322,9 +319,9 @@ def backward(
     """Fill ``gradients``; return the sums of `backward_bias` if ``sum_bias``."""
     q, gate, bias = call.q, call.gate, call.bias
     delta, grad_out = new_statistics(q), heads_together(grad_out)
-    grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
-    backward_gate(call, kept, grad_out, gradients.gate, grad_ungated, delta)
-    known = kept.lse, delta, grad_ungated
+    grad_o = grad_out if gate is None else new_rows(q.shape, q)
+    backward_gate(call, kept, grad_out, gradients.gate, grad_o, delta)
+    known = kept.lse, delta, grad_o
     backward_queries(call, *known, gradients.q)
     backward_keys(call, *known, gradients.k, gradients.v)
     return () if bias is None or not sum_bias else (backward_bias(call, bias, *known),)
@@ -332,32 +329,32 @@ def backward(
 
 def backward_queries(call: Call, *known_and_gradient: Tensor) -> None:
     """Fill the gradient of q; before it come what `_arguments` calls known."""
-    sizes = call.tile("attention_backward_queries")
-    grid = grid_of(call, call.num_queries, sizes["BLOCK_Q"])
+    tile = call.tile("attention_backward_queries")
+    grid = grid_of(call, call.num_queries, tile["BLOCK_Q"])
     arguments, constants = _arguments(call, *known_and_gradient)
-    backward_queries_kernel[grid](*arguments, HAS_BIAS=call.bias is not None, **constants, **sizes)
+    attention_backward_queries_kernel[grid](*arguments, **constants, **tile)
 
 
 def backward_keys(call: Call, *known_and_gradients: Tensor) -> None:
     """Fill the gradients of k and v; before them come what `_arguments` calls known."""
-    sizes = call.tile("attention_backward_keys")
-    grid = grid_of(call, call.num_keys, sizes["BLOCK_K"])
+    tile = call.tile("attention_backward_keys")
+    grid = grid_of(call, call.num_keys, tile["BLOCK_K"])
     arguments, constants = _arguments(call, *known_and_gradients)
-    backward_keys_kernel[grid](*arguments, HAS_BIAS=call.bias is not None, **constants, **sizes)
+    attention_backward_keys_kernel[grid](*arguments, **constants, **tile)
 
 
 def backward_bias(call: Call, bias: Tensor, *known: Tensor) -> Tensor:
     """Sums of the bias's gradient over groups of rows, as `new_sums` has them."""
-    sizes = call.tile("attention_backward_bias")
-    tiles = triton.cdiv(call.num_queries, sizes["BLOCK_Q"])
-    tiles *= triton.cdiv(call.num_keys, sizes["BLOCK_K"])
-    groups = triton.cdiv(call.num_rows, sizes["ROWS"])
+    tile = call.tile("attention_backward_bias")
+    tiles = triton.cdiv(call.num_queries, tile["BLOCK_Q"])
+    tiles *= triton.cdiv(call.num_keys, tile["BLOCK_K"])
+    groups = triton.cdiv(call.num_rows, tile["ROWS"])
     partial = new_sums(bias, groups)
     first, second = partial.stride()[-2:]
     of_partial = (second, first) if transposed(bias) else (first, second)
     arguments, constants = _arguments(call, *known, partial, result_strides=[of_partial])
     grid = tiles * call.num_heads * groups, call.batch
-    backward_bias_kernel[grid](*arguments, **constants, **sizes)
+    attention_backward_bias_kernel[grid](*arguments, **constants, **tile)
     return partial
 
 
@@ -368,11 +365,11 @@ def _arguments(
 
     Known are: lse, delta, and the gradient of the ungated result.
     """
-    lse, delta, grad_ungated, *results = known_and_results
+    lse, delta, grad_o, *results = known_and_results
     q, k, v, _, mask, bias, *_ = call
     arguments = [
-        q, k, v, mask, bias, lse, delta, grad_ungated, *results, *map(strides, (q, k, v)),
-        call.mask_strides, *map(strides, (bias, grad_ungated)),
+        q, k, v, mask, bias, lse, delta, grad_o, *results, *map(strides, (q, k, v)),
+        call.mask_strides, *map(strides, (bias, grad_o)),
         *(result_strides or map(strides, results)), lse.stride(2), *call.scalars,
     ]  # fmt: skip
     return arguments, {"C": call.channels, "BIAS_SCALE": call.bias_scale}

@@ -45,7 +45,7 @@ def sums_of(ptr, column, C: tl.constexpr, D: tl.constexpr, A: tl.constexpr):
 @triton.jit
 def load_heads(
     softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr, norm_weight, column, h, c,
-    H: tl.constexpr, C: tl.constexpr, kind: tl.constexpr,
+    H: tl.constexpr, C: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
     """What `softmax_again` needs of a column's heads."""
     highest, weights = load_softmax(softmax_ptr, column, h, H)
@@ -53,8 +53,8 @@ def load_heads(
     direction = load_matrix(direction_ptr + column * H * C, h, c, h < H, C)
     grad_attended = load_matrix(grad_attended_ptr + column * H * C, h, c, h < H, C)
     delta = tl.sum(grad_attended * attended, 1)
-    along = (direction * norm_weight[None, :]).to(kind)
-    return along, grad_attended.to(kind), highest, weights, delta
+    along = (direction * norm_weight[None, :]).to(dtype)
+    return along, grad_attended.to(dtype), highest, weights, delta
 
 
 @triton.jit
@@ -101,21 +101,21 @@ def global_attention_values_kernel(
     column = column_number()
     x_ptr += column_start(x_b, x_n)
     grad_ptr += column_start(grad_b, grad_n)
-    kind = x_ptr.dtype.element_ty
+    dtype = x_ptr.dtype.element_ty
     norm_weight = load_vector(norm_weight_ptr, c, C)
     norm_bias = load_vector(norm_bias_ptr, c, C)
     gate_weight, gate_bias = gate_parameters(
-        gate_weight_ptr, gate_bias_ptr, norm_weight, norm_bias, c, d, C, D, kind
+        gate_weight_ptr, gate_bias_ptr, norm_weight, norm_bias, c, d, C, D, dtype
     )
     products = tl.zeros((BLOCK_C, BLOCK_D), tl.float32)
     grad_out_bias = tl.zeros((BLOCK_C,), tl.float32)
     for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
         rows = start + block
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(kind)
+        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(dtype)
         gate = gates(x_hat, gate_weight, gate_bias, PRECISION)
         grad = load_rows(grad_ptr, grad_s, rows, num_rows, c, C)
-        products = tl.dot(grad.T, gate.to(kind), products, input_precision=PRECISION)
+        products = tl.dot(grad.T, gate.to(dtype), products, input_precision=PRECISION)
         grad_out_bias += tl.sum(grad.to(tl.float32), 0)
 
     sums_ptr = sums_of(sums_ptr, column, C, D, A)
@@ -161,11 +161,11 @@ def global_attention_query_kernel(
     column = column_number()
     x_ptr += column_start(x_b, x_n)
     mask_ptr += column_start(mask_b, mask_n)
-    kind = x_ptr.dtype.element_ty
+    dtype = x_ptr.dtype.element_ty
     norm_weight = load_vector(norm_weight_ptr, c, C)
     along, towards, highest, weights, delta = load_heads(
         softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr, norm_weight, column, h, c,
-        H, C, kind,
+        H, C, dtype,
     )  # fmt: skip
     direction = load_matrix(direction_ptr + column * H * C, h, c, h < H, C)
     grad_direction = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
@@ -175,11 +175,11 @@ def global_attention_query_kernel(
         kept = load_kept(mask_ptr, mask_s, rows, num_rows)
         count += kept
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(kind)
+        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(dtype)
         _, grad_logit = softmax_again(
             x_hat, along, towards, kept, rows, num_rows, highest, weights, delta, PRECISION
         )
-        grad_logit = grad_logit.to(kind)
+        grad_logit = grad_logit.to(dtype)
         grad_direction = tl.dot(grad_logit.T, x_hat, grad_direction, input_precision=PRECISION)
 
     sums_ptr = sums_of(sums_ptr, column, C, D, A)
@@ -227,18 +227,18 @@ def global_attention_rows_kernel(
     mask_ptr += column_start(mask_b, mask_n)
     grad_ptr += column_start(grad_b, grad_n)
     grad_x_ptr += column_start(out_b, out_n)
-    kind = x_ptr.dtype.element_ty
+    dtype = x_ptr.dtype.element_ty
     norm_weight = load_vector(norm_weight_ptr, c, C)
     norm_bias = load_vector(norm_bias_ptr, c, C)
     gate_weight, gate_bias = gate_parameters(
-        gate_weight_ptr, gate_bias_ptr, norm_weight, norm_bias, c, d, C, D, kind
+        gate_weight_ptr, gate_bias_ptr, norm_weight, norm_bias, c, d, C, D, dtype
     )
     result = load_vector(result_ptr + column * D, d, D)
     out_weight = load_matrix(out_weight_ptr, c, d, c < C, D).to(tl.float32) * result[None, :]
-    out_weight = out_weight.to(kind)
+    out_weight = out_weight.to(dtype)
     along, towards, highest, weights, delta = load_heads(
         softmax_ptr, direction_ptr, attended_ptr, grad_attended_ptr, norm_weight, column, h, c,
-        H, C, kind,
+        H, C, dtype,
     )  # fmt: skip
     of_gate = tl.zeros((BLOCK_D, BLOCK_C), tl.float32)
     of_gate_bias = tl.zeros((BLOCK_D,), tl.float32)
@@ -248,12 +248,12 @@ def global_attention_rows_kernel(
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
         grad = load_rows(grad_ptr, grad_s, rows, num_rows, c, C)
         x_hat, _, rstd = standardise(x, c < C, C, BLOCK_C)
-        x_hat = x_hat.to(kind)
+        x_hat = x_hat.to(dtype)
         gate = gates(x_hat, gate_weight, gate_bias, PRECISION)
         grad_gate = tl.dot(grad, out_weight, input_precision=PRECISION)
         grad_gate *= gate * (1.0 - gate)
         of_gate_bias += tl.sum(grad_gate, 0)
-        grad_gate = grad_gate.to(kind)
+        grad_gate = grad_gate.to(dtype)
         of_gate = tl.dot(grad_gate.T, x_hat, of_gate, input_precision=PRECISION)
         weight, grad_logit = softmax_again(
             x_hat, along, towards, kept, rows, num_rows, highest, weights, delta, PRECISION
@@ -262,8 +262,8 @@ def global_attention_rows_kernel(
         grad_mean = load_vector(grad_mean_ptr + column * C, c, C)
         grad_hat = kept[:, None] * grad_mean[None, :]
         grad_hat = tl.dot(grad_gate, gate_weight, grad_hat, input_precision=PRECISION)
-        grad_hat = tl.dot(weight.to(kind), towards, grad_hat, input_precision=PRECISION)
-        grad_hat = tl.dot(grad_logit.to(kind), along, grad_hat, input_precision=PRECISION)
+        grad_hat = tl.dot(weight.to(dtype), towards, grad_hat, input_precision=PRECISION)
+        grad_hat = tl.dot(grad_logit.to(dtype), along, grad_hat, input_precision=PRECISION)
         grad_x = standardise_backward(grad_hat, x_hat.to(tl.float32), rstd, C)
         grad_x += grad.to(tl.float32)
         store_rows(grad_x_ptr, grad_x, out_s, rows, num_rows, c, C)
@@ -291,14 +291,14 @@ def backward(
     parameters: Parameters,
     columns: Sequence[Tensor],
     grad_x: Tensor,
-    flat: Tensor,
+    flat_grad: Tensor,
 ) -> None:
     """Fill the gradients of x, and of all parameters one after the other."""
     p, grid = parameters, grid_of(x)
     mean, query, result, softmax, direction, attended = columns
     grad_attended, grad_mean = torch.empty_like(attended), torch.empty_like(mean)
     # Each column's part of all parameters' gradients.
-    sums = attended.new_empty(x.shape[0] * x.shape[2], flat.numel())
+    sums = attended.new_empty(x.shape[0] * x.shape[2], flat_grad.numel())
     global_attention_values_kernel[grid](
         grad, x, p.norm_weight, p.norm_bias, p.value_weight, p.gate_weight, p.gate_bias,
         p.out_weight, result, attended, grad_attended, sums, *strides(grad, x), x.shape[1],
@@ -314,4 +314,4 @@ def backward(
         result, softmax, direction, attended, grad_attended, grad_mean, grad_x, sums,
         *strides(grad, x, mask, grad_x), x.shape[1], **constants("rows", x, p),
     )  # fmt: skip
-    sum_rows(sums, x.dtype, flat)
+    sum_rows(sums, x.dtype, flat_grad)

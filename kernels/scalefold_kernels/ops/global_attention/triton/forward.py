@@ -80,11 +80,11 @@ def by_head(vector, member):
 
 @triton.jit
 def gate_parameters(weight_ptr, bias_ptr, norm_weight, norm_bias, c, d, C: tl.constexpr,
-                    D: tl.constexpr, kind: tl.constexpr):  # fmt: skip
+                    D: tl.constexpr, dtype: tl.constexpr):  # fmt: skip
     """Weight and bias of the gate as a function of x_hat."""
     weight = load_matrix(weight_ptr, d, c, d < D, C).to(tl.float32)
     bias = load_vector(bias_ptr, d, D) + tl.sum(weight * norm_bias[None, :], 1)
-    return (weight * norm_weight[None, :]).to(kind), bias
+    return (weight * norm_weight[None, :]).to(dtype), bias
 
 
 @triton.jit
@@ -154,7 +154,7 @@ def global_attention_forward_kernel(
     x_ptr += column_start(x_b, x_n)
     mask_ptr += column_start(mask_b, mask_n)
     out_ptr += column_start(out_b, out_n)
-    kind = x_ptr.dtype.element_ty
+    dtype = x_ptr.dtype.element_ty
     norm_weight = load_vector(norm_weight_ptr, c, C)
     norm_bias = load_vector(norm_bias_ptr, c, C)
 
@@ -176,7 +176,7 @@ def global_attention_forward_kernel(
     at = h[:, None] * C + c[None, :]
     inside = (h < H)[:, None] & (c < C)[None, :]
     tl.store(direction_ptr + column * H * C + at, direction, mask=inside)
-    along = (direction * norm_weight[None, :]).to(kind)
+    along = (direction * norm_weight[None, :]).to(dtype)
 
     highest = tl.full((BLOCK_H,), float("-inf"), tl.float32)
     weights = tl.zeros((BLOCK_H,), tl.float32)
@@ -185,14 +185,14 @@ def global_attention_forward_kernel(
         rows = start + block
         kept = load_kept(mask_ptr, mask_s, rows, num_rows)
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(kind)
+        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(dtype)
         logit = tl.dot(x_hat, along.T, input_precision=PRECISION)
         logit = with_mask(logit, kept, rows, num_rows)
         higher = tl.maximum(highest, tl.max(logit, 0))
         shrink, weight = tl.exp(highest - higher), tl.exp(logit - higher[None, :])
         weights = weights * shrink + tl.sum(weight, 0)
         attended = tl.dot(
-            weight.to(kind).T, x_hat, attended * shrink[:, None], input_precision=PRECISION
+            weight.to(dtype).T, x_hat, attended * shrink[:, None], input_precision=PRECISION
         )
         highest = higher
     attended = attended / weights[:, None]
@@ -209,17 +209,17 @@ def global_attention_forward_kernel(
     tl.store(attended_ptr + column * H * C + at, attended, mask=inside)
 
     gate_weight, gate_bias = gate_parameters(
-        gate_weight_ptr, gate_bias_ptr, norm_weight, norm_bias, c, d, C, D, kind
+        gate_weight_ptr, gate_bias_ptr, norm_weight, norm_bias, c, d, C, D, dtype
     )
     out_weight = load_matrix(out_weight_ptr, c, d, c < C, D).to(tl.float32) * result[None, :]
-    out_weight = out_weight.to(kind)
+    out_weight = out_weight.to(dtype)
     out_bias = load_vector(out_bias_ptr, c, C)
     for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
         rows = start + block
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(kind)
+        x_hat = standardise(x, c < C, C, BLOCK_C)[0].to(dtype)
         gate = gates(x_hat, gate_weight, gate_bias, PRECISION)
-        out = tl.dot(gate.to(kind), out_weight.T, input_precision=PRECISION)
+        out = tl.dot(gate.to(dtype), out_weight.T, input_precision=PRECISION)
         out += x + out_bias[None, :]
         store_rows(out_ptr, out, out_s, rows, num_rows, c, C)
 

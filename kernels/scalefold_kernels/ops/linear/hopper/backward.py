@@ -32,7 +32,7 @@ PART = gl.constexpr(32)
 
 Cta = namedtuple(
     "Cta",
-    "grad_h_desc partial key layer threshold scale key_stride grad h weight_desc weight "
+    "grad_h_desc partial_ptr key_ptr layer threshold scale key_stride grad h weight_desc weight "
     "weight_full ones mask_smem out_smem dropped order C K SHARED BLOCK_K BLOCK_C "
     "COLUMN_BLOCKS",
 )
@@ -68,7 +68,7 @@ def compute(w: gl.constexpr, cta):
     number = gl.program_id(0) // cta.COLUMN_BLOCKS
     sample, first, first_tile = parts.start(cta, number)
     if cta.SHARED > 0:
-        state = mix(mix(gl.load(cta.key + sample * cta.key_stride), gl.to_tensor(0)), cta.layer)
+        state = mix(mix(gl.load(cta.key_ptr + sample * cta.key_stride), gl.to_tensor(0)), cta.layer)
     if cta.SHARED == 1:
         mask_tile = cta.mask_smem.index(w)
         parts.hash_positions(mask_tile, state, first, w * HALF_C, cta.threshold)
@@ -120,7 +120,7 @@ def compute(w: gl.constexpr, cta):
     if cta.SHARED > 0:
         weight_sum *= cta.scale
         bias_sum *= cta.scale
-    partial = cta.partial + number.to(gl.int64) * (cta.C * cta.K + cta.C)
+    partial = cta.partial_ptr + number.to(gl.int64) * (cta.C * cta.K + cta.C)
     c = w * HALF_C + gl.arange(0, HALF_C, layout=gl.SliceLayout(1, SUM))
     k = column + gl.arange(0, cta.BLOCK_K, layout=gl.SliceLayout(0, SUM))
     inside = (c < cta.C)[:, None] & (k < cta.K)[None, :]
@@ -134,9 +134,9 @@ def compute(w: gl.constexpr, cta):
 
 @gluon.jit(do_not_specialize=["layer"])
 def residual_linear_backward_hopper_kernel(
-    grad_desc, h_desc, weight_desc, grad_h_desc, partial, key, layer, threshold, scale, key_stride,
-    order, C: gl.constexpr, K: gl.constexpr, SHARED: gl.constexpr, BLOCK_K: gl.constexpr,
-    BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
+    grad_desc, h_desc, weight_desc, grad_h_desc, partial_ptr, key_ptr, layer, threshold, scale,
+    key_stride, order, C: gl.constexpr, K: gl.constexpr, SHARED: gl.constexpr,
+    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """As `linear.triton.residual_linear_backward_kernel`; see the module.
@@ -153,7 +153,7 @@ def residual_linear_backward_hopper_kernel(
     out_smem = smem.matrices(2, ROWS, BLOCK_K // 2)
     dropped = smem.barriers(STAGES, 2) if SHARED > 0 else grad.full
     two_groups(Cta(
-        grad_h_desc, partial, key, gl.to_tensor(layer), gl.to_tensor(threshold),
+        grad_h_desc, partial_ptr, key_ptr, gl.to_tensor(layer), gl.to_tensor(threshold),
         gl.to_tensor(scale), gl.to_tensor(key_stride), grad, h, weight_desc, smem.tile(weight_desc),
         smem.barrier(), ones, mask_smem, out_smem, dropped, parts.tensors(order),
         C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS,
@@ -161,19 +161,19 @@ def residual_linear_backward_hopper_kernel(
 
 
 def backward(
-    grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, parameters: Tensor
+    grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, flat_grad: Tensor
 ) -> None:
     channels, inputs = weight.shape
-    sizes = call.tile("residual_linear_backward_hopper", "sm_90")
-    width, block = padded(channels), sizes["BLOCK_K"]
+    tile = call.tile("residual_linear_backward_hopper", "sm_90")
+    width, block = padded(channels), tile["BLOCK_K"]
     columns = triton.cdiv(inputs, block)
     order = parts.Order.of(call, max(1, num_sms(grad.device) // columns))
     ctas = order.blocks * order.groups
-    partial = parameters.new_empty(ctas, parameters.numel(), dtype=torch.float32)
+    partial = flat_grad.new_empty(ctas, flat_grad.numel(), dtype=torch.float32)
     residual_linear_backward_hopper_kernel[(columns * ctas,)](
         parts.boxes_of(grad, call, width), parts.boxes_of(h, call, block),
         tiles_of(weight, width, block), parts.boxes_of(grad_h, call, block // 2), partial,
         *call.hashing, call.key_stride, tuple(order),
-        C=channels, K=inputs, SHARED=call.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **sizes,
+        C=channels, K=inputs, SHARED=call.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **tile,
     )  # fmt: skip
-    sum_rows(partial, parameters.dtype, parameters)
+    sum_rows(partial, flat_grad.dtype, flat_grad)

@@ -26,7 +26,7 @@ from scalefold_kernels.tma import padded, tiles_of
 
 Cta = namedtuple(
     "Cta",
-    "out_desc bias key layer threshold scale key_stride h x weight_desc weight weight_full "
+    "out_desc bias_ptr key_ptr layer threshold scale key_stride h x weight_desc weight weight_full "
     "mask_smem order C SHARED BLOCK_C COLUMN_BLOCKS",
 )
 
@@ -65,9 +65,9 @@ def compute(w, cta):
     sample, first, first_tile = start_of(w, cta)
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_C
     c = column + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(0, OUT))
-    shift = gl.load(cta.bias + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    bias = gl.load(cta.bias_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
     if cta.SHARED > 0:
-        state = mix(mix(gl.load(cta.key + sample * cta.key_stride), gl.to_tensor(0)), cta.layer)
+        state = mix(mix(gl.load(cta.key_ptr + sample * cta.key_stride), gl.to_tensor(0)), cta.layer)
     if cta.SHARED == 1:
         parts.hash_positions(cta.mask_smem.index(w), state, first, column, cta.threshold)
         factor = gl.where(parts.load_mask(cta.mask_smem.index(w)) != 0, cta.scale, 0.0)
@@ -76,10 +76,10 @@ def compute(w, cta):
     for tile in range(first_tile, cta.order.num_tiles, cta.order.groups):
         # In each iteration: else the barrier's memory is reused, see `smem`.
         mbarrier.wait(cta.weight_full, 0)
-        place = ring.wait_full(cta.h, n, w)
-        update = mma(cta.h.slots.index(place), cta.weight.permute((1, 0)), zero, use_acc=False)
-        mbarrier.arrive(cta.h.empty.index(place))
-        update += shift[None, :]
+        slot = ring.wait_full(cta.h, n, w)
+        update = mma(cta.h.slots.index(slot), cta.weight.permute((1, 0)), zero, use_acc=False)
+        mbarrier.arrive(cta.h.empty.index(slot))
+        update += bias[None, :]
         if cta.SHARED == 1:
             update *= factor
         if cta.SHARED == 2:
@@ -87,10 +87,10 @@ def compute(w, cta):
             hashes = mix(mix(mix(state, tile), gl.to_tensor(0)), flat)
             of_line = gl.where(kept(hashes, cta.threshold), cta.scale, 0.0)
             update *= gl.convert_layout(of_line, gl.SliceLayout(0, OUT))[None, :]
-        # The tile before has left: its place may be filled.
+        # The tile before has left: its slot may be filled.
         tma.store_wait(0)
         if n > 0:
-            mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, n - 1, w)))
+            mbarrier.arrive(cta.x.empty.index(ring.slot(cta.x, n - 1, w)))
         x_tile = cta.x.slots.index(ring.wait_full(cta.x, n, w))
         x_tile.store((widen(x_tile.load(OUT)) + update).to(x_tile.dtype))
         fence_async_shared()
@@ -102,8 +102,8 @@ def compute(w, cta):
 
 @gluon.jit(do_not_specialize=["layer"])
 def residual_linear_forward_hopper_kernel(
-    x_desc, h_desc, weight_desc, out_desc, bias, key, layer, threshold, scale, key_stride, order,
-    C: gl.constexpr, SHARED: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr,
+    x_desc, h_desc, weight_desc, out_desc, bias_ptr, key_ptr, layer, threshold, scale, key_stride,
+    order, C: gl.constexpr, SHARED: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr,
     COLUMN_BLOCKS: gl.constexpr, H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -118,17 +118,17 @@ def residual_linear_forward_hopper_kernel(
         gl.int8, [2, 8 if SHARED == 1 else 1, BLOCK_C], bits_layout
     )
     two_groups(Cta(
-        out_desc, bias, key, gl.to_tensor(layer), gl.to_tensor(threshold), gl.to_tensor(scale),
-        gl.to_tensor(key_stride), h, x, weight_desc, smem.tile(weight_desc), smem.barrier(),
-        mask_smem, parts.tensors(order), C, SHARED, BLOCK_C, COLUMN_BLOCKS,
+        out_desc, bias_ptr, key_ptr, gl.to_tensor(layer), gl.to_tensor(threshold),
+        gl.to_tensor(scale), gl.to_tensor(key_stride), h, x, weight_desc, smem.tile(weight_desc),
+        smem.barrier(), mask_smem, parts.tensors(order), C, SHARED, BLOCK_C, COLUMN_BLOCKS,
     ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> Tensor:
     out = torch.empty_like(x)
     channels, inputs = weight.shape
-    sizes = call.tile("residual_linear_forward_hopper", "sm_90")
-    width, block = padded(inputs), min(sizes.pop("BLOCK_C"), padded(channels))
+    tile = call.tile("residual_linear_forward_hopper", "sm_90")
+    width, block = padded(inputs), min(tile.pop("BLOCK_C"), padded(channels))
     columns = triton.cdiv(channels, block)
     order = parts.Order.of(call, 2 * max(1, num_sms(x.device) // columns))
     residual_linear_forward_hopper_kernel[(columns * triton.cdiv(order.blocks * order.groups, 2),)](
@@ -136,6 +136,6 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> T
         tiles_of(weight, block, width), parts.boxes_of(out, call, block), bias, *call.hashing,
         call.key_stride, tuple(order),
         C=channels, SHARED=call.shared, BLOCK_K=width, BLOCK_C=block, COLUMN_BLOCKS=columns,
-        **sizes,
+        **tile,
     )  # fmt: skip
     return out

@@ -35,10 +35,10 @@ PART = gl.constexpr(64)
 
 Cta = namedtuple(
     "Cta",
-    "norm_smem stats sums first_scale few_scale few_ptr few_stride few_stride_s normed_desc "
-    "grad_x_desc grad weight few_desc few_weight few_full few_smem ones spare_smem x through "
-    "num_rows num_tiles C P S BLOCKS SCALED FIRST_BIASED BLOCK_C BLOCK_P BLOCK_S FEW HAS_THROUGH "
-    "HAS_FEW",
+    "norm_smem stats_ptr sums_ptr first_scale few_scale few_ptr few_stride few_stride_f "
+    "normed_desc grad_x_desc grad weight few_desc few_weight few_full few_smem ones spare_smem x "
+    "through num_rows num_tiles C D F BLOCKS SCALED FIRST_BIASED BLOCK_C BLOCK_D BLOCK_F FEW "
+    "HAS_THROUGH HAS_FEW",
 )
 
 
@@ -48,9 +48,9 @@ def load(cta):
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         for block in range(cta.BLOCKS):
-            ring.load(cta.weight, i, [block * cta.BLOCK_P, 0])
+            ring.load(cta.weight, i, [block * cta.BLOCK_D, 0])
             for w in gl.static_range(2):
-                ring.load(cta.grad, i, [(2 * tile + w) * ROWS, block * cta.BLOCK_P], w)
+                ring.load(cta.grad, i, [(2 * tile + w) * ROWS, block * cta.BLOCK_D], w)
             i += 1
         if cta.HAS_FEW:
             if n == 0:
@@ -88,12 +88,12 @@ def normalise_backward(
     mean_grad = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
     mean_product = mean_grad
     for part in gl.static_range(cta.BLOCK_C // PART):
-        scale = cta.norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
+        norm_weight = cta.norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
         piece = x_tile.slice(part * PART, PART, dim=1)
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
         product = grads[part] * x_hat
-        mean_grad += gl.sum(grads[part] * scale[None, :], 1)
-        mean_product += gl.sum(product * scale[None, :], 1)
+        mean_grad += gl.sum(grads[part] * norm_weight[None, :], 1)
+        mean_product += gl.sum(product * norm_weight[None, :], 1)
         added = added + (
             add_rows(sums[2 * part], product, spare, ones),
             add_rows(sums[2 * part + 1], grads[part], spare, ones),
@@ -103,11 +103,11 @@ def normalise_backward(
     for part in gl.static_range(cta.BLOCK_C // PART):
         piece = x_tile.slice(part * PART, PART, dim=1)
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
-        scale = cta.norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
-        shift = cta.norm_smem.index(1).slice(part * PART, PART).load(COLUMN)
-        piece.store((x_hat * scale[None, :] + shift[None, :]).to(x_tile.dtype))
-        grad = grads[part] * scale[None, :] - mean_grad[:, None] - x_hat * mean_product[:, None]
-        grad *= rstd[:, None]
+        norm_weight = cta.norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
+        norm_bias = cta.norm_smem.index(1).slice(part * PART, PART).load(COLUMN)
+        piece.store((x_hat * norm_weight[None, :] + norm_bias[None, :]).to(x_tile.dtype))
+        grad = grads[part] * norm_weight[None, :]
+        grad = (grad - mean_grad[:, None] - x_hat * mean_product[:, None]) * rstd[:, None]
         piece = grad_tile.slice(part * PART, PART, dim=1)
         if cta.HAS_THROUGH:
             grad += widen(piece.load(L))
@@ -116,22 +116,22 @@ def normalise_backward(
 
 
 @gluon.jit
-def load_few(cta, first, BLOCK_S: gl.constexpr, LAYOUT: gl.constexpr):
+def load_few(cta, first, BLOCK_F: gl.constexpr, LAYOUT: gl.constexpr):
     """Rows of the gradient of the projection with few outputs, from the ``first`` on."""
     r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))
-    s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, LAYOUT))
+    f = gl.arange(0, BLOCK_F, layout=gl.SliceLayout(0, LAYOUT))
     return gl.load(
-        cta.few_ptr + (r.to(gl.int64) * cta.few_stride)[:, None] + (s * cta.few_stride_s)[None, :],
-        mask=(r < cta.num_rows)[:, None] & (s < cta.S)[None, :],
+        cta.few_ptr + (r.to(gl.int64) * cta.few_stride)[:, None] + (f * cta.few_stride_f)[None, :],
+        mask=(r < cta.num_rows)[:, None] & (f < cta.F)[None, :],
         other=0.0,
     )
 
 
 @gluon.jit
 def give_back(cta, i, w):
-    """The places of block ``i`` of weight and gradient."""
-    mbarrier.arrive(cta.weight.empty.index(ring.place(cta.weight, i)))
-    mbarrier.arrive(cta.grad.empty.index(ring.place(cta.grad, i, w)))
+    """The slots of block ``i`` of weight and gradient."""
+    mbarrier.arrive(cta.weight.empty.index(ring.slot(cta.weight, i)))
+    mbarrier.arrive(cta.grad.empty.index(ring.slot(cta.grad, i, w)))
 
 
 @gluon.jit
@@ -145,22 +145,27 @@ def multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST: gl.constex
     grad_normed = zeros(ROWS, cta.BLOCK_C)
     for block in range(FIRST):
         i = n * cta.BLOCKS + block
-        slot, place = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
-        grad_normed = mma(cta.grad.slots.index(place), cta.weight.slots.index(slot), grad_normed)
+        slot, grad_slot = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
+        grad_normed = mma(
+            cta.grad.slots.index(grad_slot), cta.weight.slots.index(slot), grad_normed
+        )
         mbarrier.arrive(cta.weight.empty.index(slot))
-        mbarrier.arrive(cta.grad.empty.index(place))
+        mbarrier.arrive(cta.grad.empty.index(grad_slot))
         if cta.SCALED > 0:
             if block == cta.SCALED - 1:
                 grad_normed *= cta.first_scale
     added = ()
     for block in gl.static_range(FIRST, cta.BLOCKS):
         i = n * cta.BLOCKS + block
-        slot, place = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
-        transposed = cta.grad.slots.index(place).permute((1, 0))
+        slot, grad_slot = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
+        transposed = cta.grad.slots.index(grad_slot).permute((1, 0))
         bias_sum = mma(transposed, ones, bias_sums[block - FIRST], is_async=True)
         added = added + (bias_sum,)
         grad_normed = mma(
-            cta.grad.slots.index(place), cta.weight.slots.index(slot), grad_normed, is_async=True
+            cta.grad.slots.index(grad_slot),
+            cta.weight.slots.index(slot),
+            grad_normed,
+            is_async=True,
         )
         if block > FIRST:
             # This block's two products may be under way; those of the block before are done.
@@ -186,7 +191,7 @@ def write_sums(w, norm_sums, bias_sums, weight_sum, cta, FIRST: gl.constexpr):
     TRANSPOSED: gl.constexpr = mma_layout(cta.FEW)
     BIAS: gl.constexpr = mma_layout(SUMS)
     worker = 2 * gl.program_id(0) + w
-    sums = cta.sums + worker * (2 * cta.C + cta.P - cta.FIRST_BIASED + cta.S * cta.C)
+    sums = cta.sums_ptr + worker * (2 * cta.C + cta.D - cta.FIRST_BIASED + cta.F * cta.C)
     # All columns of a product with ones are the same.
     one = gl.arange(0, SUMS, layout=gl.SliceLayout(0, BIAS))[None, :]
     for part in gl.static_range(cta.BLOCK_C // PART):
@@ -195,20 +200,20 @@ def write_sums(w, norm_sums, bias_sums, weight_sum, cta, FIRST: gl.constexpr):
         gl.store(sums + c, norm_sums[2 * part], mask=inside)
         gl.store(sums + cta.C + c, norm_sums[2 * part + 1], mask=inside)
     for block in gl.static_range(FIRST, cta.BLOCKS):
-        p = (
-            block * cta.BLOCK_P
-            + gl.arange(0, cta.BLOCK_P, layout=gl.SliceLayout(1, BIAS))[:, None]
+        d = (
+            block * cta.BLOCK_D
+            + gl.arange(0, cta.BLOCK_D, layout=gl.SliceLayout(1, BIAS))[:, None]
             + one
         )
-        inside = (p >= cta.FIRST_BIASED) & (p < cta.P) & (one == 0)
-        gl.store(sums + 2 * cta.C + p - cta.FIRST_BIASED, bias_sums[block - FIRST], mask=inside)
+        inside = (d >= cta.FIRST_BIASED) & (d < cta.D) & (one == 0)
+        gl.store(sums + 2 * cta.C + d - cta.FIRST_BIASED, bias_sums[block - FIRST], mask=inside)
     if cta.HAS_FEW:
         c = gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, TRANSPOSED))
-        s = gl.arange(0, cta.FEW, layout=gl.SliceLayout(0, TRANSPOSED))
+        f = gl.arange(0, cta.FEW, layout=gl.SliceLayout(0, TRANSPOSED))
         gl.store(
-            sums + 2 * cta.C + cta.P - cta.FIRST_BIASED + s[None, :] * cta.C + c[:, None],
+            sums + 2 * cta.C + cta.D - cta.FIRST_BIASED + f[None, :] * cta.C + c[:, None],
             weight_sum * cta.few_scale,
-            mask=(c < cta.C)[:, None] & (s < cta.S)[None, :],
+            mask=(c < cta.C)[:, None] & (f < cta.F)[None, :],
         )
 
 
@@ -218,14 +223,14 @@ def compute(w, cta):
     A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(PART))
     # Blocks that are summed too: the last one at least.
-    FIRST: gl.constexpr = min(cta.FIRST_BIASED, cta.P - 1) // cta.BLOCK_P
+    FIRST: gl.constexpr = min(cta.FIRST_BIASED, cta.D - 1) // cta.BLOCK_D
     weight_sum = zeros(cta.BLOCK_C, cta.FEW)
     norm_sums = ()
     for _sum in gl.static_range(2 * (cta.BLOCK_C // PART)):
         norm_sums = norm_sums + (zeros(PART, SUMS),)
     bias_sums = ()
     for _biased in gl.static_range(FIRST, cta.BLOCKS):
-        bias_sums = bias_sums + (zeros(cta.BLOCK_P, SUMS),)
+        bias_sums = bias_sums + (zeros(cta.BLOCK_D, SUMS),)
     own_tiles = (cta.num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
     for n in range(own_tiles):
         first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
@@ -234,12 +239,12 @@ def compute(w, cta):
         x_tile, grad_tile = cta.x.slots.index(w + zero), cta.through.slots.index(w + zero)
         few_tile = cta.few_smem.index(w + zero)
         # Loaded long before they are used.
-        row = first + gl.arange(0, ROWS, layout=ROW)
-        mean = gl.load(cta.stats + row, mask=row < cta.num_rows, other=0.0)
-        rstd = gl.load(cta.stats + cta.num_rows + row, mask=row < cta.num_rows, other=0.0)
+        r = first + gl.arange(0, ROWS, layout=ROW)
+        mean = gl.load(cta.stats_ptr + r, mask=r < cta.num_rows, other=0.0)
+        rstd = gl.load(cta.stats_ptr + cta.num_rows + r, mask=r < cta.num_rows, other=0.0)
         few = few_tile  # unused without HAS_FEW, but it must be defined
         if cta.HAS_FEW:
-            few = load_few(cta, first, cta.BLOCK_S, A)
+            few = load_few(cta, first, cta.BLOCK_F, A)
             few = (widen(few) * cta.few_scale).to(few.dtype)
         grad_normed, bias_sums = multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST)
         ring.wait_full(cta.x, n, w)
@@ -258,28 +263,26 @@ def compute(w, cta):
 
 
 @gluon.jit
-def projection_backward_hopper_kernel(
-    grad_desc, weight_desc, few_desc, x_desc, through_desc, normed_desc, grad_x_desc, norm_weight,
-    norm_bias, stats, sums, first_scale, few_scale, few_ptr, few_stride, few_stride_s, num_rows,
-    num_tiles, C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, SCALED: gl.constexpr,
-    FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
-    STAGES: gl.constexpr, HAS_THROUGH: gl.constexpr, HAS_FEW: gl.constexpr,
-    GROUP_REGISTERS: gl.constexpr,
+def normed_projection_backward_hopper_kernel(
+    grad_desc, weight_desc, few_desc, x_desc, through_desc, normed_desc, grad_x_desc,
+    norm_weight_ptr, norm_bias_ptr, stats_ptr, sums_ptr, first_scale, few_scale, few_ptr,
+    few_stride, few_stride_f, num_rows, num_tiles, C: gl.constexpr, D: gl.constexpr,
+    F: gl.constexpr, SCALED: gl.constexpr, FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr,
+    BLOCK_D: gl.constexpr, BLOCK_F: gl.constexpr, STAGES: gl.constexpr, HAS_THROUGH: gl.constexpr,
+    HAS_FEW: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """See the module. ``sums`` (2 CTAs, 2 C + P - FIRST_BIASED + S C): of the groups' rows, for
+    """See the module. ``sums`` (2 CTAs, 2 C + D - FIRST_BIASED + F C): of the groups' rows, for
     the norm's weight and bias, the projections' biases, and the weight of few outputs. Results of
     the first ``SCALED`` blocks of outputs were multiplied by ``first_scale``.
     """
-    BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
-    FEW: gl.constexpr = few_block(S)
+    BLOCKS: gl.constexpr = (D + BLOCK_D - 1) // BLOCK_D
+    FEW: gl.constexpr = few_block(F)
     ones, spare_smem = smem.ones(), smem.matrices(2, ROWS, PART)
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     norm_smem = smem.numbers(gl.float32, 2, BLOCK_C)
     c = gl.arange(0, BLOCK_C, layout=flat)
-    scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
-    norm_smem.index(0).store(scale)
-    shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
-    norm_smem.index(1).store(shift)
+    norm_smem.index(0).store(gl.load(norm_weight_ptr + c, mask=c < C, other=0.0).to(gl.float32))
+    norm_smem.index(1).store(gl.load(norm_bias_ptr + c, mask=c < C, other=0.0).to(gl.float32))
     grad, weight = ring.new(grad_desc, 2 * STAGES, 1), ring.new(weight_desc, STAGES, 2)
     few_weight, few_smem = smem.tile(few_desc), smem.matrices(2, ROWS, FEW)
     x = ring.new(x_desc, 2, 1)
@@ -287,10 +290,10 @@ def projection_backward_hopper_kernel(
     # No barrier without a wait: its memory is reused, see `smem`.
     few_full = smem.barrier() if HAS_FEW else x.full.index(0)
     two_groups(Cta(
-        norm_smem, stats, sums, first_scale, few_scale, few_ptr, gl.to_tensor(few_stride),
-        gl.to_tensor(few_stride_s), normed_desc, grad_x_desc, grad, weight, few_desc, few_weight,
+        norm_smem, stats_ptr, sums_ptr, first_scale, few_scale, few_ptr, gl.to_tensor(few_stride),
+        gl.to_tensor(few_stride_f), normed_desc, grad_x_desc, grad, weight, few_desc, few_weight,
         few_full, few_smem, ones, spare_smem, x, through, gl.to_tensor(num_rows),
-        gl.to_tensor(num_tiles), C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P, BLOCK_S,
+        gl.to_tensor(num_tiles), C, D, F, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_D, BLOCK_F,
         FEW, HAS_THROUGH, HAS_FEW,
     ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
@@ -306,8 +309,8 @@ def backward(
 ) -> Tensor:
     assert grad is not None
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
-    launch = rows.tile("projection_backward_hopper", "sm_90", P=sizes.outputs, S=sizes.few)
-    width, block = padded(sizes.channels), launch["BLOCK_P"]
+    tile = rows.tile("normed_projection_backward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
+    width, block = padded(sizes.channels), tile["BLOCK_D"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     ctas = num_ctas(num_tiles, x.device)
     x_rows = rows.matrix()
@@ -320,7 +323,7 @@ def backward(
     sums = torch.empty(2 * ctas, num_sums, dtype=torch.float32, device=x.device)
     few_weight = weight if projections.few is None else projections.few
     scaled = projections.scaled_blocks(block)
-    projection_backward_hopper_kernel[(ctas,)](
+    normed_projection_backward_hopper_kernel[(ctas,)](
         tiles_of(grad_rows, ROWS.value, block),
         tiles_of(weight if scaled else projections.scaled_weight(), block, width),
         tiles_of(few_weight, MAX_FEW_OUTPUTS, width), tiles_of(x_rows, ROWS.value, width),
@@ -328,12 +331,12 @@ def backward(
         tiles_of(grad_x_rows, ROWS.value, width), norm.weight, norm.bias, norm.stats, sums,
         projections.first_scale, projections.few_scale, few_rows, *few_rows.stride(), rows.num_rows,
         num_tiles,
-        C=sizes.channels, P=sizes.outputs, S=sizes.few, SCALED=scaled,
-        FIRST_BIASED=sizes.first_biased, BLOCK_C=width, BLOCK_S=MAX_FEW_OUTPUTS,
-        HAS_THROUGH=through is not None, HAS_FEW=sizes.few > 0, **launch,
+        C=sizes.channels, D=sizes.outputs, F=sizes.few, SCALED=scaled,
+        FIRST_BIASED=sizes.first_biased, BLOCK_C=width, BLOCK_F=MAX_FEW_OUTPUTS,
+        HAS_THROUGH=through is not None, HAS_FEW=sizes.few > 0, **tile,
     )  # fmt: skip
     # The CTAs' sums, added up, come first of all gradients.
-    sum_rows(sums, x.dtype, gradients.vector[:num_sums])
+    sum_rows(sums, x.dtype, gradients.flat[:num_sums])
     torch.mm(grad_rows.t(), normed_rows, out=gradients.weight)
     gradients.scale_first(projections)
     return grad_x

@@ -2,7 +2,7 @@
 
 A CTA stays for many tiles of rows. The loader brings rows and blocks of weights, in a ring each.
 Each of two warp groups normalises 64 rows in registers, where they stay as the left operand of the
-products with all blocks of outputs, and gives their place back at once. A block of weights is given
+products with all blocks of outputs, and gives their slot back at once. A block of weights is given
 back after its product, or stays where all fit in the ring. Results wait in shared memory until TMA
 has stored them. Beyond the last row, channel and output TMA reads zeros and writes nothing.
 """
@@ -26,9 +26,9 @@ from scalefold_kernels.tma import num_ctas, padded, tiles_of
 # Names with ``few`` are of a narrow projection whose result is stored by itself.
 Cta = namedtuple(
     "Cta",
-    "norm_weight norm_bias bias first_biased first_scale few_scale few_ptr stats out_desc out_smem "
-    "x weight few_desc few_weight few_full num_rows sample_rows num_tiles "
-    "C P S SCALED BLOCKS BLOCK_C BLOCK_P BLOCK_S STAGES OUT_STAGES HAS_BIAS HAS_FEW",
+    "norm_weight_ptr norm_bias_ptr bias_ptr first_biased first_scale few_scale few_ptr stats_ptr "
+    "out_desc out_smem x weight few_desc few_weight few_full num_rows sample_rows num_tiles "
+    "C D F SCALED BLOCKS BLOCK_C BLOCK_D BLOCK_F STAGES OUT_STAGES HAS_BIAS HAS_FEW",
 )
 
 
@@ -51,9 +51,9 @@ def load(cta):
         if cta.BLOCKS > cta.STAGES or i == 0:
             for block in range(cta.BLOCKS):
                 if cta.BLOCKS > cta.STAGES:
-                    ring.load(cta.weight, i, [block * cta.BLOCK_P, 0])
+                    ring.load(cta.weight, i, [block * cta.BLOCK_D, 0])
                 else:
-                    ring.fill(cta.weight, i, [block * cta.BLOCK_P, 0])
+                    ring.fill(cta.weight, i, [block * cta.BLOCK_D, 0])
                 i += 1
         n += 1
 
@@ -77,51 +77,51 @@ def normalised(tile, first, cta, L: gl.constexpr):
     """Rows after LayerNorm; their statistics are stored."""
     c = gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(0, L))
     x_hat, mean, rstd = standardise(tile.load(L), cta.C)
-    row = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
-    gl.store(cta.stats + row, mean, mask=row < cta.num_rows)
-    gl.store(cta.stats + cta.num_rows + row, rstd, mask=row < cta.num_rows)
+    r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
+    gl.store(cta.stats_ptr + r, mean, mask=r < cta.num_rows)
+    gl.store(cta.stats_ptr + cta.num_rows + r, rstd, mask=r < cta.num_rows)
     # Both are 0 beyond C.
-    scale = gl.load(cta.norm_weight + c, mask=c < cta.C, other=0.0).to(gl.float32)
-    shift = gl.load(cta.norm_bias + c, mask=c < cta.C, other=0.0).to(gl.float32)
-    return (x_hat * scale[None, :] + shift[None, :]).to(tile.dtype)
+    norm_weight = gl.load(cta.norm_weight_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    norm_bias = gl.load(cta.norm_bias_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    return (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(tile.dtype)
 
 
 @gluon.jit
 def compute(w, cta):
-    OUT: gl.constexpr = mma_layout(cta.BLOCK_P)
-    FEW: gl.constexpr = mma_layout(cta.BLOCK_S)
+    OUT: gl.constexpr = mma_layout(cta.BLOCK_D)
+    FEW: gl.constexpr = mma_layout(cta.BLOCK_F)
     L: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     dtype: gl.constexpr = cta.out_desc.dtype
-    column = gl.arange(0, cta.BLOCK_P, layout=gl.SliceLayout(0, OUT))
-    zero = zeros(ROWS, cta.BLOCK_P)
+    column = gl.arange(0, cta.BLOCK_D, layout=gl.SliceLayout(0, OUT))
+    zero = zeros(ROWS, cta.BLOCK_D)
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
         first = (2 * tile + w) * ROWS
-        place = ring.wait_full(cta.x, n, w)
-        rows = normalised(cta.x.slots.index(place), first, cta, L)
-        mbarrier.arrive(cta.x.empty.index(place))
+        x_slot = ring.wait_full(cta.x, n, w)
+        rows = normalised(cta.x.slots.index(x_slot), first, cta, L)
+        mbarrier.arrive(cta.x.empty.index(x_slot))
         n += 1
         if cta.HAS_FEW:
             mbarrier.wait(cta.few_full, 0)
-            none = zeros(ROWS, cta.BLOCK_S)
+            none = zeros(ROWS, cta.BLOCK_F)
             left = gl.convert_layout(rows, gl.DotOperandLayout(0, FEW, 2))
             few = mma(left, cta.few_weight.permute((1, 0)), none, use_acc=False)
             r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, FEW))
-            s = gl.arange(0, cta.BLOCK_S, layout=gl.SliceLayout(0, FEW))
-            # Offset of row r of a sample: its outputs begin at the sample's first row times S.
+            f = gl.arange(0, cta.BLOCK_F, layout=gl.SliceLayout(0, FEW))
+            # Offset of row r of a sample: its outputs begin at the sample's first row times F.
             within = r % cta.sample_rows
-            at = (r - within).to(gl.int64)[:, None] * cta.S + s[None, :] * cta.sample_rows
+            at = (r - within).to(gl.int64)[:, None] * cta.F + f[None, :] * cta.sample_rows
             gl.store(
                 cta.few_ptr + at + within[:, None],
                 (few * cta.few_scale).to(dtype),
-                mask=(r < cta.num_rows)[:, None] & (s < cta.S)[None, :],
+                mask=(r < cta.num_rows)[:, None] & (f < cta.F)[None, :],
             )
         for block in range(cta.BLOCKS):
             if cta.HAS_BIAS:
-                p = block * cta.BLOCK_P + column
-                inside = (p >= cta.first_biased) & (p < cta.P)
-                shift = gl.load(cta.bias + p - cta.first_biased, mask=inside, other=0.0).to(
+                d = block * cta.BLOCK_D + column
+                inside = (d >= cta.first_biased) & (d < cta.D)
+                bias = gl.load(cta.bias_ptr + d - cta.first_biased, mask=inside, other=0.0).to(
                     gl.float32
                 )
             if cta.BLOCKS > cta.STAGES:
@@ -134,63 +134,63 @@ def compute(w, cta):
                 mbarrier.arrive(cta.weight.empty.index(slot))
             # Before the bias is added: that is one instruction then.
             if cta.SCALED > 0:
-                if cta.SCALED % cta.BLOCK_P == 0:
-                    out *= gl.where(block * cta.BLOCK_P < cta.SCALED, cta.first_scale, 1.0)
+                if cta.SCALED % cta.BLOCK_D == 0:
+                    out *= gl.where(block * cta.BLOCK_D < cta.SCALED, cta.first_scale, 1.0)
                 else:
-                    own = block * cta.BLOCK_P + column < cta.SCALED
+                    own = block * cta.BLOCK_D + column < cta.SCALED
                     out *= gl.where(own, cta.first_scale, 1.0)[None, :]
             if cta.HAS_BIAS:
-                out += shift[None, :]
+                out += bias[None, :]
             out_tile = cta.out_smem.index(i % cta.OUT_STAGES * 2 + w)
             # What was last in this place has left.
             tma.store_wait(cta.OUT_STAGES - 1)
             out_tile.store(out.to(dtype))
             fence_async_shared()
-            async_store(cta.out_desc, [first, block * cta.BLOCK_P], out_tile)
+            async_store(cta.out_desc, [first, block * cta.BLOCK_D], out_tile)
             i += 1
     tma.store_wait(0)
 
 
 @gluon.jit
-def projection_forward_hopper_kernel(
-    x_desc, weight_desc, few_desc, out_desc, norm_weight, norm_bias, bias, first_scale, few_scale,
-    few_ptr, stats, first_biased, num_rows, sample_rows, num_tiles, C: gl.constexpr,
-    P: gl.constexpr, S: gl.constexpr, SCALED: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
+def normed_projection_forward_hopper_kernel(
+    x_desc, weight_desc, few_desc, out_desc, norm_weight_ptr, norm_bias_ptr, bias_ptr, first_scale,
+    few_scale, few_ptr, stats_ptr, first_biased, num_rows, sample_rows, num_tiles, C: gl.constexpr,
+    D: gl.constexpr, F: gl.constexpr, SCALED: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_D: gl.constexpr, BLOCK_F: gl.constexpr, STAGES: gl.constexpr,
     X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_FEW: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """As `..triton.projection_forward_kernel`; see the module. The first ``SCALED`` outputs are
-    multiplied by ``first_scale``, before ``bias`` is added.
+    """As `..triton.normed_projection_forward_kernel`; see the module. The first ``SCALED`` outputs
+    are multiplied by ``first_scale``, before ``bias`` is added.
     """
-    BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
+    BLOCKS: gl.constexpr = (D + BLOCK_D - 1) // BLOCK_D
     x = ring.new(x_desc, 2 * X_STAGES, 1)
     weight = ring.new(weight_desc, STAGES, 2 if BLOCKS > STAGES else 0)
     few_weight, out_smem = smem.tile(few_desc), smem.tiles(out_desc, 2 * OUT_STAGES)
     few_full = smem.barrier() if HAS_FEW else x.full.index(0)  # else unused
     two_groups(Cta(
-        norm_weight, norm_bias, bias, gl.to_tensor(first_biased), first_scale, few_scale, few_ptr,
-        stats, out_desc, out_smem, x, weight, few_desc, few_weight, few_full,
-        gl.to_tensor(num_rows), gl.to_tensor(sample_rows), gl.to_tensor(num_tiles),
-        C, P, S, SCALED, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, OUT_STAGES, HAS_BIAS,
+        norm_weight_ptr, norm_bias_ptr, bias_ptr, gl.to_tensor(first_biased), first_scale,
+        few_scale, few_ptr, stats_ptr, out_desc, out_smem, x, weight, few_desc, few_weight,
+        few_full, gl.to_tensor(num_rows), gl.to_tensor(sample_rows), gl.to_tensor(num_tiles),
+        C, D, F, SCALED, BLOCKS, BLOCK_C, BLOCK_D, BLOCK_F, STAGES, OUT_STAGES, HAS_BIAS,
         HAS_FEW,
     ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: Tensor) -> None:
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
-    launch = rows.tile("projection_forward_hopper", "sm_90", P=sizes.outputs, S=sizes.few)
-    width, block = padded(sizes.channels), launch["BLOCK_P"]
+    tile = rows.tile("normed_projection_forward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
+    width, block = padded(sizes.channels), tile["BLOCK_D"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     few_weight = weight if projections.few is None else projections.few
     bias = projections.scaled_bias()
-    projection_forward_hopper_kernel[(num_ctas(num_tiles, x.device),)](
+    normed_projection_forward_hopper_kernel[(num_ctas(num_tiles, x.device),)](
         tiles_of(rows.matrix(), ROWS.value, width), tiles_of(weight, block, width),
         tiles_of(few_weight, few_block(sizes.few), width),
         tiles_of(out.view(-1, sizes.outputs), ROWS.value, block), norm.weight, norm.bias,
         norm.weight if bias is None else bias, projections.first_scale, projections.few_scale, few,
         norm.stats, sizes.first_biased, rows.num_rows, rows.num_rows // x.shape[0], num_tiles,
-        C=sizes.channels, P=sizes.outputs, S=sizes.few,
+        C=sizes.channels, D=sizes.outputs, F=sizes.few,
         SCALED=0 if projections.first_scale == 1 else projections.first, BLOCK_C=width,
-        BLOCK_S=few_block(sizes.few), HAS_BIAS=bias is not None, HAS_FEW=sizes.few > 0, **launch,
+        BLOCK_F=few_block(sizes.few), HAS_BIAS=bias is not None, HAS_FEW=sizes.few > 0, **tile,
     )  # fmt: skip

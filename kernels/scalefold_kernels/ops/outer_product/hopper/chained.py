@@ -44,7 +44,8 @@ PART_M = gl.constexpr(32)
 
 Cta = namedtuple(
     "Cta",
-    "out_desc second outs count bias rings second_tiles z chains count_x count_y MEAN EPS",
+    "out_desc second_ptr out_ptrs count_ptr bias_ptr rings second_tiles z chains count_x count_y "
+    "MEAN EPS",
 )
 
 
@@ -126,7 +127,7 @@ def load(cta):
 
 
 @gluon.jit
-def keep_second(second, tile, y, chain, Y_FASTEST: gl.constexpr):
+def keep_second(second_ptr, tile, y, chain, Y_FASTEST: gl.constexpr):
     """``second`` of a group's y into shared memory, as (m, y and d)."""
     ALONG_D: gl.constexpr = gl.BlockedLayout([1, 1, 8], [4, 2, 4], [4, 1, 1], [2, 1, 0])
     ALONG_Y: gl.constexpr = gl.BlockedLayout([1, 2, 1], [1, 1, 32], [4, 1, 1], [1, 2, 0])
@@ -143,7 +144,7 @@ def keep_second(second, tile, y, chain, Y_FASTEST: gl.constexpr):
     d = gl.arange(0, SIZE_D, layout=OF_D)[None, None, :]
     for part in gl.static_range(0, SIZE_M, PART_M):  # all at once would spill registers
         m = part + gl.arange(0, PART_M, layout=OF_M)[:, None, None]
-        at = second + (m * stride_m + y * stride_y + d * stride_d)
+        at = second_ptr + (m * stride_m + y * stride_y + d * stride_d)
         # A warp group does not know what the launch says of its arguments' alignment.
         vectors = gl.multiple_of(at, [1, 2 * OF_VECTOR_Y, 2 * OF_VECTOR_D])
         vectors = gl.max_contiguous(vectors, [1, OF_VECTOR_Y, OF_VECTOR_D])
@@ -181,25 +182,27 @@ def write_mean(total, tile, x, y, sizes, cta):
     row = x + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
     n = gl.arange(0, SIZE_N, layout=gl.SliceLayout(0, L))
     at = row * cta.count_x + y * cta.count_y
-    number = gl.load(cta.count + at, mask=(row < size_x) & (y < size_y), other=1.0).to(gl.float32)
-    total += gl.load(cta.bias + n, mask=n < size_n, other=0.0).to(gl.float32)[None, :]
+    count = gl.load(cta.count_ptr + at, mask=(row < size_x) & (y < size_y), other=1.0).to(
+        gl.float32
+    )
+    total += gl.load(cta.bias_ptr + n, mask=n < size_n, other=0.0).to(gl.float32)[None, :]
     flat = tile.reshape([ROWS, SIZE_N])
-    flat.store((widen(flat.load(L)) + total / (number + cta.EPS)[:, None]).to(tile.dtype))
+    flat.store((widen(flat.load(L)) + total / (count + cta.EPS)[:, None]).to(tile.dtype))
     fence_async_shared()
     async_store(cta.out_desc, [x, y, 0], tile)
 
 
 @gluon.jit
-def write_part(total, out, x, y, split, chain):
+def write_part(total, out_ptr, x, y, part, chain):
     """A part of a sum over k, to memory, as (x, y, n)."""
     L: gl.constexpr = mma_layout(SIZE_N)
     sizes, _, _ = chain
     size_x, size_y, _, _, size_n, _ = sizes
     row = x + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
     n = gl.arange(0, SIZE_N, layout=gl.SliceLayout(0, L))
-    at = ((split.to(gl.int64) * size_x + row) * size_y + y) * size_n
+    at = ((part.to(gl.int64) * size_x + row) * size_y + y) * size_n
     inside = ((row < size_x) & (y < size_y))[:, None] & (n < size_n)[None, :]
-    gl.store(out + at[:, None] + n[None, :], total, mask=inside)
+    gl.store(out_ptr + at[:, None] + n[None, :], total, mask=inside)
 
 
 @gluon.jit
@@ -212,7 +215,7 @@ def compute(w: gl.constexpr, cta):
         chain = cta.chains[which]
         sizes = chain[0]
         for tile in range(first_tile, num_tiles(chain), gl.num_programs(0)):
-            x, y, split, start, end = place(tile, chain)
+            x, y, part, start, end = place(tile, chain)
             y += w * GROUP_Y
             if cta.MEAN:
                 at = ring.wait_full(cta.second_tiles, n, w)
@@ -220,7 +223,7 @@ def compute(w: gl.constexpr, cta):
                 second_tile = second_tile.permute((1, 0))
             else:
                 second_tile = cta.second_tiles.index(w)
-                keep_second(cta.second, second_tile, y, chain, which == 1)
+                keep_second(cta.second_ptr, second_tile, y, chain, which == 1)
             left = zeros(ROWS, SIZE_N)
             right = left
             slot = ring.wait_full(first, i)
@@ -250,8 +253,8 @@ def compute(w: gl.constexpr, cta):
                 write_mean(left, cta.z.slots.index(w * GROUP_Y), x, y, sizes, cta)
                 write_mean(right, cta.z.slots.index(w * GROUP_Y + 1), x, y + 1, sizes, cta)
             else:
-                write_part(left, cta.outs[which], x, y, split, chain)
-                write_part(right, cta.outs[which], x, y + 1, split, chain)
+                write_part(left, cta.out_ptrs[which], x, y, part, chain)
+                write_part(right, cta.out_ptrs[which], x, y + 1, part, chain)
             n += 1
         first_tile = following_tile(first_tile, chain)
     if cta.MEAN:
@@ -259,10 +262,11 @@ def compute(w: gl.constexpr, cta):
 
 
 @gluon.jit
-def chained_products_kernel(
+def outer_product_chained_hopper_kernel(
     first_desc, third_desc, other_first_desc, other_third_desc, second_desc, z_desc, out_desc,
-    second, out, other_out, count, bias, sizes, second_strides, tiling, other_tiling, count_strides,
-    EPS: gl.constexpr, MEAN: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
+    second_ptr, out_ptr, other_out_ptr, count_ptr, bias_ptr, sizes, second_strides, tiling,
+    other_tiling, count_strides, EPS: gl.constexpr, MEAN: gl.constexpr, STAGES: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. With ``MEAN`` (forward) bias, count and z take part.
 
@@ -285,8 +289,8 @@ def chained_products_kernel(
     chains = both_chains(sizes, second_strides, (tiling, other_tiling))
     count_x, count_y = count_strides
     two_groups(Cta(
-        out_desc, second, (out, other_out), count, bias, ((first, third), other_rings),
-        second_tiles, z, chains, count_x, count_y, MEAN, EPS,
+        out_desc, second_ptr, (out_ptr, other_out_ptr), count_ptr, bias_ptr,
+        ((first, third), other_rings), second_tiles, z, chains, count_x, count_y, MEAN, EPS,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
@@ -308,7 +312,7 @@ def mean_products(factors: Factors, mean: Mean) -> None:
     third = tiles_of(third_KDN.permute(2, 0, 1), SIZE_N.value, 1, SIZE_D.value)
     whole = ROWS.value, 1, SIZE_N.value
     tiling = *_num_blocks(chain), 1, len(first_KXM)
-    chained_products_kernel[(min(prod(_num_blocks(chain)), num_sms(mean.out.device)),)](
+    outer_product_chained_hopper_kernel[(min(prod(_num_blocks(chain)), num_sms(mean.out.device)),)](
         first, third, first, third,
         tiles_of(second_YMD.transpose(1, 2), GROUP_Y.value, SIZE_D.value, SIZE_M.value),
         tiles_of(mean.z, *whole), tiles_of(mean.out, *whole), second_YMD, mean.out, mean.out,
@@ -339,7 +343,7 @@ def operand_gradients(grad_IJZ: Tensor, factors: Factors) -> list[Tensor]:
     parts = [torch.empty(shape, dtype=torch.float32, device=device) for shape in shapes]
     # Unused without MEAN, but descriptors may not be None, and their blocks must have this shape.
     unused = tiles_of(chains[0].first, ROWS.value, 1, SIZE_N.value)
-    chained_products_kernel[(min(num_tiles, num_sms(device)),)](
+    outer_product_chained_hopper_kernel[(min(num_tiles, num_sms(device)),)](
         tiles_of(chains[0].first, 1, ROWS.value, SIZE_M.value),
         tiles_of(chains[0].third, 1, SIZE_D.value, SIZE_N.value),
         tiles_of(chains[1].first, 1, ROWS.value, SIZE_M.value),

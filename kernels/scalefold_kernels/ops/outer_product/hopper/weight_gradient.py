@@ -36,7 +36,7 @@ COLUMNS = gl.constexpr(128)
 
 Cta = namedtuple(
     "Cta",
-    "out a b grad outer_smem size_c size_z size_j j_per_split",
+    "out_ptr a b grad outer_smem size_c size_z size_j j_per_part",
 )
 
 
@@ -45,10 +45,10 @@ def load(cta):
     c, i = gl.program_id(0) * 2 * GROUP_C, gl.program_id(1) * BLOCK_I
     for w in gl.static_range(2):
         ring.fill(cta.a, w, [c + w * GROUP_C, i, 0])
-    start = gl.program_id(2) * cta.j_per_split
+    start = gl.program_id(2) * cta.j_per_part
     bytes: gl.constexpr = smem.tile_bytes(cta.b.desc) + 2 * PAIR * smem.tile_bytes(cta.grad.desc)
     n = gl.to_tensor(0)
-    for j in range(start, gl.minimum(start + cta.j_per_split, cta.size_j), PAIR):
+    for j in range(start, gl.minimum(start + cta.j_per_part, cta.size_j), PAIR):
         slot = ring.wait_empty(cta.b, n, bytes)
         ring.copy(cta.b, slot, [j, 0, 0])
         for part in gl.static_range(2 * PAIR):
@@ -94,7 +94,7 @@ def multiply_grad(grad_smem, slot, outer_smem, w: gl.constexpr, low, high):
 
 
 @gluon.jit
-def write(total, out, z, c, size_c, size_z):
+def write(total, out_ptr, z, c, size_c, size_z):
     """A part's sums of 64 z, as (part, z, c, d)."""
     L: gl.constexpr = total.type.layout
     part = gl.program_id(2) * gl.num_programs(1) + gl.program_id(1)
@@ -104,13 +104,13 @@ def write(total, out, z, c, size_c, size_z):
     z += gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
     rows = (part.to(gl.int64) * size_z + z) * size_c * size_c
     inside = (z < size_z)[:, None] & ((c < size_c) & (d < size_c))[None, :]
-    gl.store(out + rows[:, None] + (c * size_c + d)[None, :], total, mask=inside)
+    gl.store(out_ptr + rows[:, None] + (c * size_c + d)[None, :], total, mask=inside)
 
 
 @gluon.jit
 def compute(w: gl.constexpr, cta):
-    start = gl.program_id(2) * cta.j_per_split
-    num_pairs = (gl.minimum(start + cta.j_per_split, cta.size_j) - start + PAIR - 1) // PAIR
+    start = gl.program_id(2) * cta.j_per_part
+    num_pairs = (gl.minimum(start + cta.j_per_part, cta.size_j) - start + PAIR - 1) // PAIR
     low = zeros(ROWS, COLUMNS)
     high = low
     a_tile = cta.a.slots.index(w)
@@ -131,16 +131,16 @@ def compute(w: gl.constexpr, cta):
     low, high = multiply_grad(cta.grad.slots, slot, cta.outer_smem, w, low, high)
     low, high = mma_wait(0, [low, high])
     c = (gl.program_id(0) * 2 + w) * GROUP_C
-    write(low, cta.out, 0, c, cta.size_c, cta.size_z)
-    write(high, cta.out, ROWS, c, cta.size_c, cta.size_z)
+    write(low, cta.out_ptr, 0, c, cta.size_c, cta.size_z)
+    write(high, cta.out_ptr, ROWS, c, cta.size_c, cta.size_z)
 
 
 @gluon.jit
-def weight_gradient_kernel(
-    a_desc, b_desc, grad_desc, out, size_c, size_z, size_j, j_per_split,
+def outer_product_weight_gradient_hopper_kernel(
+    a_desc, b_desc, grad_desc, out_ptr, size_c, size_z, size_j, j_per_part,
     STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """See the module. ``out`` (part, z, c, d): sums of a block of i and ``j_per_split`` j each.
+    """See the module. ``out`` (part, z, c, d): sums of a block of i and ``j_per_part`` j each.
 
     ``a_desc`` (c, i, s), ``b_desc`` (j, d, s), ``grad_desc`` (j, i, z).
     """
@@ -148,8 +148,8 @@ def weight_gradient_kernel(
     a, b = ring.new(a_desc, 2, 0), ring.new(b_desc, STAGES, 2)
     grad = ring.along(b, grad_desc, 2 * PAIR * STAGES)
     two_groups(Cta(
-        out, a, b, grad, outer_smem, gl.to_tensor(size_c), gl.to_tensor(size_z),
-        gl.to_tensor(size_j), gl.to_tensor(j_per_split),
+        out_ptr, a, b, grad, outer_smem, gl.to_tensor(size_c), gl.to_tensor(size_z),
+        gl.to_tensor(size_j), gl.to_tensor(j_per_part),
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
@@ -162,11 +162,11 @@ def weight_gradient_parts(grad_IJZ: Tensor, factors: Factors) -> Tensor:
     num_parts, pairs = split_evenly(blocks[0] * blocks[1], 1, num_pairs, grad_IJZ.device)
     shape = num_parts * blocks[1], size_z, channels**2
     parts = torch.empty(shape, dtype=torch.float32, device=grad_IJZ.device)
-    weight_gradient_kernel[(*blocks, num_parts)](
+    outer_product_weight_gradient_hopper_kernel[(*blocks, num_parts)](
         tiles_of(factors.a.transpose(0, 1), GROUP_C.value, BLOCK_I.value, SIZE_S.value),
         tiles_of(factors.b, PAIR.value, SIZE_D.value, SIZE_S.value),
         tiles_of(grad_IJZ.transpose(0, 1), 1, BLOCK_I.value, ROWS.value), parts, channels, size_z,
         size_j, PAIR.value * pairs,
-        **factors.tile("outer_product_weight_hopper"),
+        **factors.tile("outer_product_weight_gradient_hopper"),
     )  # fmt: skip
     return parts

@@ -24,8 +24,8 @@ from scalefold_kernels.tma import num_ctas, tiles_of
 
 Cta = namedtuple(
     "Cta",
-    "norm_weight norm_bias up_bias down_bias out_desc normed_desc stats x up down turns num_rows "
-    "num_tiles C H BLOCK_C BLOCK_H KEEP",
+    "norm_weight_ptr norm_bias_ptr up_bias_ptr down_bias_ptr out_desc normed_desc stats_ptr x up "
+    "down turns num_rows num_tiles C H BLOCK_C BLOCK_H KEEP",
 )
 
 
@@ -50,13 +50,14 @@ def part_width(columns):
 
 
 @gluon.jit
-def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr):
+def normalise(tile, cta):
     """Normalise a tile's rows in place; returns their mean and 1 / standard deviation.
 
     The tile is 0 beyond C.
     """
-    WIDTH: gl.constexpr = part_width(BLOCK_C)
-    NUMBER: gl.constexpr = BLOCK_C // WIDTH
+    C: gl.constexpr = cta.C
+    WIDTH: gl.constexpr = part_width(cta.BLOCK_C)
+    NUMBER: gl.constexpr = cta.BLOCK_C // WIDTH
     L: gl.constexpr = mma_layout(WIDTH)
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     pieces = ()
@@ -69,7 +70,7 @@ def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr):
     total = zeros(ROWS, WIDTH)
     for part in gl.static_range(NUMBER):
         centred = widen(pieces[part].load(L)) - mean[:, None]
-        if C < BLOCK_C:
+        if C < cta.BLOCK_C:
             centred = gl.where((part * WIDTH + column < C)[None, :], centred, 0.0)
         total += centred * centred
     rstd = gl.rsqrt(gl.sum(total, 1) * (1.0 / C) + EPS)
@@ -78,9 +79,9 @@ def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr):
         piece = pieces[part]
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
         # Both are 0 beyond C.
-        scale = gl.load(weight + c, mask=c < C, other=0.0).to(gl.float32)
-        shift = gl.load(bias + c, mask=c < C, other=0.0).to(gl.float32)
-        piece.store((x_hat * scale[None, :] + shift[None, :]).to(tile.dtype))
+        norm_weight = gl.load(cta.norm_weight_ptr + c, mask=c < C, other=0.0).to(gl.float32)
+        norm_bias = gl.load(cta.norm_bias_ptr + c, mask=c < C, other=0.0).to(gl.float32)
+        piece.store((x_hat * norm_weight[None, :] + norm_bias[None, :]).to(tile.dtype))
     return mean, rstd
 
 
@@ -105,19 +106,19 @@ def compute(w: gl.constexpr, cta):
         if n > 0:
             # Wait until this group's previous result, two numbers ago, has left.
             tma.store_wait(0)
-            mbarrier.arrive(cta.x.empty.index(ring.place(cta.x, number - 2)))
-        mean, rstd = normalise(x_tile, cta.norm_weight, cta.norm_bias, cta.C, cta.BLOCK_C)
+            mbarrier.arrive(cta.x.empty.index(ring.slot(cta.x, number - 2)))
+        mean, rstd = normalise(x_tile, cta)
         fence_async_shared()
         if cta.KEEP:
             async_store(cta.normed_desc, [row, 0], x_tile)
             r = row + gl.arange(0, ROWS, layout=ROW)
-            gl.store(cta.stats + r, mean, mask=r < cta.num_rows)
-            gl.store(cta.stats + cta.num_rows + r, rstd, mask=r < cta.num_rows)
+            gl.store(cta.stats_ptr + r, mean, mask=r < cta.num_rows)
+            gl.store(cta.stats_ptr + cta.num_rows + r, rstd, mask=r < cta.num_rows)
         out = widen(x)
         slot = ring.wait_full(cta.up, i)
         hidden = mma(x_tile, cta.up.slots.index(slot).permute((1, 0)), zero, use_acc=False)
         mbarrier.arrive(cta.up.empty.index(slot))
-        bias = load_bias(cta.up_bias, 0, h, cta.H, cta.BLOCK_H)
+        bias = load_bias(cta.up_bias_ptr, 0, h, cta.H, cta.BLOCK_H)
         for first in range(cta.BLOCK_H, last + cta.BLOCK_H, cta.BLOCK_H):
             left = gl.convert_layout(relu(hidden + bias.to(gl.float32)[None, :]), A)
             # The groups take turns with the tensor cores, group 0 first.
@@ -130,7 +131,7 @@ def compute(w: gl.constexpr, cta):
             up = cta.up.slots.index(following).permute((1, 0))
             hidden = mma(x_tile, up, zero, use_acc=False, is_async=True)
             mbarrier.arrive(cta.turns.index(1 - w))
-            bias = load_bias(cta.up_bias, first, h, cta.H, cta.BLOCK_H)
+            bias = load_bias(cta.up_bias_ptr, first, h, cta.H, cta.BLOCK_H)
             # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
             out, hidden = mma_wait(0, [out, hidden])
             mbarrier.arrive(cta.down.empty.index(slot))
@@ -141,7 +142,7 @@ def compute(w: gl.constexpr, cta):
         out = mma(left, cta.down.slots.index(slot).permute((1, 0)), out)
         mbarrier.arrive(cta.down.empty.index(slot))
         i += 1
-        out_bias = gl.load(cta.down_bias + c, mask=c < cta.C, other=0.0).to(gl.float32)
+        out_bias = gl.load(cta.down_bias_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
         if cta.KEEP:
             # The normalised rows have left: the result takes their place.
             tma.store_wait(0)
@@ -153,10 +154,10 @@ def compute(w: gl.constexpr, cta):
 
 
 @gluon.jit
-def forward_kernel(
-    x_desc, up_desc, down_desc, out_desc, normed_desc, norm_weight, norm_bias, up_bias, down_bias,
-    stats, num_rows, num_tiles, C: gl.constexpr, H: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
+def transition_forward_hopper_kernel(
+    x_desc, up_desc, down_desc, out_desc, normed_desc, norm_weight_ptr, norm_bias_ptr, up_bias_ptr,
+    down_bias_ptr, stats_ptr, num_rows, num_tiles, C: gl.constexpr, H: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_SLOTS: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr, KEEP: gl.constexpr,
 ):  # fmt: skip
     """``x + down(relu(up(norm(x))))``; hidden channels never leave the chip. See `parts`.
@@ -164,14 +165,14 @@ def forward_kernel(
     With ``KEEP``, the normalised rows and ``stats`` (2, R), their mean and 1 / standard deviation,
     are written for backward, too.
     """
-    x = ring.new(x_desc, PLACES, 1)
+    x = ring.new(x_desc, X_SLOTS, 1)
     up, down = ring.new(up_desc, STAGES, 2), ring.new(down_desc, STAGES, 2)
     turns = x.full  # unused when a tile has one block of hidden channels
     if H > BLOCK_H:
         turns = smem.barriers(2, 1)
     two_groups(Cta(
-        norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats, x, up, down,
-        turns, gl.to_tensor(num_rows), gl.to_tensor(num_tiles),
+        norm_weight_ptr, norm_bias_ptr, up_bias_ptr, down_bias_ptr, out_desc, normed_desc,
+        stats_ptr, x, up, down, turns, gl.to_tensor(num_rows), gl.to_tensor(num_tiles),
         C, H, BLOCK_C, BLOCK_H, KEEP,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
@@ -180,14 +181,14 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
     norm_weight, norm_bias, up, up_bias, down, down_bias = parameters
     num_rows, channels = x_RC.shape
     num_hidden = len(up)
-    sizes = tile_of("transition_forward_hopper", x_RC, num_hidden, "sm_90")
-    width, block = width_of(channels), sizes["BLOCK_H"]
+    tile = tile_of("transition_forward_hopper", x_RC, num_hidden, "sm_90")
+    width, block = width_of(channels), tile["BLOCK_H"]
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
     # Unused when KEEP is false; TMA descriptors may not be None.
     normed, stats = kept or (out_RC, up_bias)
-    forward_kernel[(num_ctas(num_tiles, x_RC.device),)](
+    transition_forward_hopper_kernel[(num_ctas(num_tiles, x_RC.device),)](
         tiles_of(x_RC, ROWS.value, width), tiles_of(up, block, width), tiles_of(down, width, block),
         tiles_of(out_RC, ROWS.value, width), tiles_of(normed, ROWS.value, width), norm_weight,
         norm_bias, up_bias, down_bias, stats, num_rows, num_tiles,
-        C=channels, H=num_hidden, BLOCK_C=width, KEEP=kept is not None, **sizes,
+        C=channels, H=num_hidden, BLOCK_C=width, KEEP=kept is not None, **tile,
     )  # fmt: skip

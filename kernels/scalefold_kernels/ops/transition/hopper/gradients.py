@@ -21,14 +21,15 @@ from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, zeros
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.transition.hopper import parts
-from scalefold_kernels.ops.transition.hopper.parts import COLUMNS, DEPTH, relu
+from scalefold_kernels.ops.transition.hopper.parts import DEPTH, relu
 from scalefold_kernels.ops.transition.op import Parameters, tile_of
+from scalefold_kernels.smem import SUMS
 from scalefold_kernels.tma import tiles_of
 
 Cta = namedtuple(
     "Cta",
-    "grad_hidden_desc out sums up down normed grad hidden_smem hidden out_tile ones weights_full "
-    "num_rows rows_per_part up_desc down_desc up_bias C H BLOCK_C BLOCK_H",
+    "grad_hidden_desc out_ptr sums_ptr up down normed grad hidden_smem hidden out_tile ones "
+    "weights_full num_rows rows_per_part up_desc down_desc up_bias_ptr C H BLOCK_C BLOCK_H",
 )
 
 
@@ -61,18 +62,18 @@ def relu_backward(grad, out):
 
 
 @gluon.jit
-def write_product(product, out, part, first, C: gl.constexpr, H: gl.constexpr):
+def write_product(product, out_ptr, part, first, C: gl.constexpr, H: gl.constexpr):
     """Part of a sum over rows, of the H's from ``first`` and all C, to (parts, H, C)."""
     L: gl.constexpr = product.type.layout
     h = first + gl.arange(0, product.shape[0], layout=gl.SliceLayout(1, L))
     c = gl.arange(0, product.shape[1], layout=gl.SliceLayout(0, L))
     at = (part.to(gl.int64) * H + h)[:, None] * C + c[None, :]
-    gl.store(out + at, product, mask=(h < H)[:, None] & (c < C)[None, :])
+    gl.store(out_ptr + at, product, mask=(h < H)[:, None] & (c < C)[None, :])
 
 
 @gluon.jit
 def multiply(weights, rows, i):
-    """Weights by the ring's next rows, transposed: (hidden channels, rows); with their place."""
+    """Weights by the ring's next rows, transposed: (hidden channels, rows); with their slot."""
     zero = zeros(weights.shape[0], ROWS)
     slot = ring.wait_full(rows, i)
     rows_t = rows.slots.index(slot).permute((1, 0))
@@ -87,7 +88,7 @@ def compute_hidden(cta):
     first, part = gl.program_id(0) * cta.BLOCK_H, gl.program_id(1)
     start = part * cta.rows_per_part
     h = first + gl.arange(0, cta.BLOCK_H, layout=gl.SliceLayout(1, mma_layout(ROWS)))
-    bias = gl.load(cta.up_bias + h, mask=h < cta.H, other=0.0).to(gl.float32)[:, None]
+    bias = gl.load(cta.up_bias_ptr + h, mask=h < cta.H, other=0.0).to(gl.float32)[:, None]
     product = zeros(cta.BLOCK_H, cta.BLOCK_C)
     mbarrier.wait(cta.weights_full, 0)
     i = gl.to_tensor(0)
@@ -102,7 +103,7 @@ def compute_hidden(cta):
         product = mma_wait(0, [product])
         mbarrier.arrive(cta.normed.empty.index(slot))
         i += 1
-    write_product(product, cta.out, gl.num_programs(1) + part, first, cta.C, cta.H)
+    write_product(product, cta.out_ptr, gl.num_programs(1) + part, first, cta.C, cta.H)
 
 
 @gluon.jit
@@ -113,7 +114,7 @@ def compute_gradient(cta):
     first, part = gl.program_id(0) * cta.BLOCK_H, gl.program_id(1)
     start = part * cta.rows_per_part
     product = zeros(cta.BLOCK_H, cta.BLOCK_C)
-    total = zeros(cta.BLOCK_H, COLUMNS)
+    total = zeros(cta.BLOCK_H, SUMS)
     down_t = cta.down.permute((1, 0))
     mbarrier.wait(cta.weights_full, 0)
     i = gl.to_tensor(0)
@@ -134,8 +135,8 @@ def compute_gradient(cta):
         product, total = mma_wait(0, [product, total])
         mbarrier.arrive(cta.normed.empty.index(slot))
         i += 1
-    write_product(product, cta.out, part, first, cta.C, cta.H)
-    write_product(total, cta.sums, part, first, 1, cta.H)
+    write_product(product, cta.out_ptr, part, first, cta.C, cta.H)
+    write_product(total, cta.sums_ptr, part, first, 1, cta.H)
     tma.store_wait(0)
 
 
@@ -148,23 +149,23 @@ def compute(w: gl.constexpr, cta):
 
 
 @gluon.jit
-def gradients_kernel(
-    normed_desc, grad_desc, up_desc, down_desc, grad_hidden_desc, up_bias, out, sums, num_rows,
-    rows_per_part, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr,
-    STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
+def transition_gradients_hopper_kernel(
+    normed_desc, grad_desc, up_desc, down_desc, grad_hidden_desc, up_bias_ptr, out_ptr, sums_ptr,
+    num_rows, rows_per_part, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr,
+    BLOCK_H: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``out`` (2, parts, H, C), ``sums`` (parts, H), over a part's rows each."""
     dtype: gl.constexpr = normed_desc.dtype
-    ones = parts.new_columns(1, dtype).index(0)
+    ones = parts.new_columns(1).index(0)
     up, down = smem.tile(up_desc), smem.tile(down_desc)
     normed = ring.new(normed_desc, STAGES, 2)
     grad = ring.along(normed, grad_desc, STAGES)
     hidden_smem = gl.allocate_shared_memory(dtype, [2, BLOCK_H, ROWS], grad_hidden_desc.layout)
     out_tile = gl.allocate_shared_memory(dtype, [BLOCK_H, ROWS], grad_hidden_desc.layout)
     two_groups(Cta(
-        grad_hidden_desc, out, sums, up, down, normed, grad, hidden_smem, ring.barriers(2, 1),
-        out_tile, ones, smem.barrier(), gl.to_tensor(num_rows), gl.to_tensor(rows_per_part),
-        up_desc, down_desc, up_bias, C, H, BLOCK_C, BLOCK_H,
+        grad_hidden_desc, out_ptr, sums_ptr, up, down, normed, grad, hidden_smem,
+        ring.barriers(2, 1), out_tile, ones, smem.barrier(), gl.to_tensor(num_rows),
+        gl.to_tensor(rows_per_part), up_desc, down_desc, up_bias_ptr, C, H, BLOCK_C, BLOCK_H,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
@@ -183,8 +184,8 @@ def gradients(
         Partial sums over rows of ``grad_hidden``.
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
-    sizes = tile_of("transition_gradients_hopper", grad_RC, num_hidden, "sm_90")
-    width, block = parts.width_of(channels), sizes["BLOCK_H"]
+    tile = tile_of("transition_gradients_hopper", grad_RC, num_hidden, "sm_90")
+    width, block = parts.width_of(channels), tile["BLOCK_H"]
     # Whole tiles of the next kernel: zeros beyond the last row, for its sums.
     num_rows = 2 * ROWS.value * triton.cdiv(num_rows, 2 * ROWS.value)
     num_pieces = num_rows // ROWS.value * 2 * triton.cdiv(num_hidden, 2 * DEPTH.value)
@@ -196,12 +197,12 @@ def gradients(
     num_parts = triton.cdiv(num_rows, rows_per_part)
     new = partial(torch.empty, dtype=torch.float32, device=grad_RC.device)
     products, sums = new(2, num_parts, num_hidden, channels), new(num_parts, num_hidden)
-    gradients_kernel[(blocks, num_parts)](
+    transition_gradients_hopper_kernel[(blocks, num_parts)](
         tiles_of(normed_RC, ROWS.value, width), tiles_of(grad_RC, ROWS.value, width),
         tiles_of(parameters.up_weight, block, width),
         tiles_of(parameters.down_weight, width, block),
         tiles_of(grad_hidden, ROWS.value, DEPTH.value), parameters.up_bias, products, sums,
         num_rows, rows_per_part,
-        C=channels, H=num_hidden, BLOCK_C=width, **sizes,
+        C=channels, H=num_hidden, BLOCK_C=width, **tile,
     )  # fmt: skip
     return grad_hidden, products, sums

@@ -1,9 +1,9 @@
 """Second kernel of the backward: the gradient of the rows; see `parts`.
 
 The loader brings pieces of the hidden channels' gradient with rows of ``up`` in a ring; at the end
-of a tile come x and the result's gradient, one place each for each of two warp groups, in the same
+of a tile come x and the result's gradient, one slot each for each of two warp groups, in the same
 ring. A group multiplies along the hidden channels, does LayerNorm's backward on the chip and gives
-back places that only the other needs. Products with ones sum over rows.
+back slots that only the other needs. Products with ones sum over rows.
 """
 
 from collections import namedtuple
@@ -19,8 +19,9 @@ from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen, zeros
 from scalefold_kernels.ops.transition.hopper import parts
-from scalefold_kernels.ops.transition.hopper.parts import COLUMNS, DEPTH
+from scalefold_kernels.ops.transition.hopper.parts import DEPTH
 from scalefold_kernels.ops.transition.op import Parameters, tile_of
+from scalefold_kernels.smem import SUMS
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 WIDTH = gl.constexpr(32)
@@ -31,8 +32,8 @@ NARROW = gl.constexpr(16)
 
 Cta = namedtuple(
     "Cta",
-    "norm_weight stats sums grad_x_desc left up x grad ones num_tiles num_rows grad_hidden_desc "
-    "C H BLOCK_C UNROLL",
+    "norm_weight_ptr stats_ptr sums_ptr grad_x_desc left up x grad ones num_tiles num_rows "
+    "grad_hidden_desc C H BLOCK_C UNROLL",
 )
 
 
@@ -68,10 +69,10 @@ def multiply(product, cta, i, w: gl.constexpr, STEPS: gl.constexpr):
         product = mma(rows, cta.up.slots.index(slot), product, is_async=True)
         if step > 0:
             product = mma_wait(1, [product])
-            mbarrier.arrive(cta.up.empty.index(ring.place(cta.up, i - 1)))
+            mbarrier.arrive(cta.up.empty.index(ring.slot(cta.up, i - 1)))
         i += 1
     product = mma_wait(0, [product])
-    mbarrier.arrive(cta.up.empty.index(ring.place(cta.up, i - 1)))
+    mbarrier.arrive(cta.up.empty.index(ring.slot(cta.up, i - 1)))
     return product, i
 
 
@@ -84,9 +85,7 @@ def skip(cta, i):
 
 
 @gluon.jit
-def sums_over_channels(
-    grad_normed, x_tile, norm_weight, mean, C: gl.constexpr, BLOCK_C: gl.constexpr
-):
+def sums_over_channels(grad_normed, x_tile, mean, cta):
     """Sum the gradient of x_hat, and its product with x - mean, over the channels of each row."""
     L: gl.constexpr = mma_layout(NARROW)
     column = gl.arange(0, NARROW, layout=gl.SliceLayout(0, L))
@@ -94,10 +93,10 @@ def sums_over_channels(
     grads = columns(grad_normed, NARROW)
     total = zeros(ROWS, NARROW)
     product = total
-    for part in gl.static_range(BLOCK_C // NARROW):
+    for part in gl.static_range(cta.BLOCK_C // NARROW):
         c = part * NARROW + column
-        scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
-        grad = grads[part] * scale[None, :]
+        norm_weight = gl.load(cta.norm_weight_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
+        grad = grads[part] * norm_weight[None, :]
         x = widen(x_tile.slice(part * NARROW, NARROW, dim=1).load(L))
         total += grad
         product += grad * (x - mean[:, None])
@@ -113,33 +112,34 @@ def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
     L: gl.constexpr = mma_layout(WIDTH)
     ROW: gl.constexpr = gl.SliceLayout(1, L)
     r = row + gl.arange(0, ROWS, layout=ROW)
-    mean = gl.load(cta.stats + r, mask=r < cta.num_rows, other=0.0)
-    rstd = gl.load(cta.stats + cta.num_rows + r, mask=r < cta.num_rows, other=0.0)
-    mean_grad, mean_product = sums_over_channels(
-        grad_normed, x_tile, cta.norm_weight, mean, cta.C, cta.BLOCK_C
-    )
+    mean = gl.load(cta.stats_ptr + r, mask=r < cta.num_rows, other=0.0)
+    rstd = gl.load(cta.stats_ptr + cta.num_rows + r, mask=r < cta.num_rows, other=0.0)
+    mean_grad, mean_product = sums_over_channels(grad_normed, x_tile, mean, cta)
     mean_grad = gl.convert_layout(mean_grad, ROW) * (1.0 / cta.C)
     mean_product = gl.convert_layout(mean_product, ROW) * rstd * (1.0 / cta.C)
-    shift = mean * rstd
-    norm_weight = cta.norm_weight + opaque_zero(row, 31)
+    mean_rstd = mean * rstd
+    zero = opaque_zero(row, 31)
     grads = columns(grad_normed, WIDTH)
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     for part in gl.static_range(cta.BLOCK_C // WIDTH):
         c = part * WIDTH + column
-        scale = gl.load(norm_weight + c, mask=c < cta.C, other=0.0).to(gl.float32)
+        norm_weight = gl.load(cta.norm_weight_ptr + zero + c, mask=c < cta.C, other=0.0).to(
+            gl.float32
+        )
         x_piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
         piece = grad_tile.slice(part * WIDTH, WIDTH, dim=1)
         x, residual = x_piece.load(L), piece.load(L)
-        x_hat = widen(x) * rstd[:, None] - shift[:, None]
-        grad = grads[part] * scale[None, :] - mean_grad[:, None] - x_hat * mean_product[:, None]
+        x_hat = widen(x) * rstd[:, None] - mean_rstd[:, None]
+        grad = grads[part] * norm_weight[None, :] - mean_grad[:, None]
+        grad -= x_hat * mean_product[:, None]
         x_piece.store((grads[part] * x_hat).to(grad_tile.dtype))
         piece.store((grad * rstd[:, None] + widen(residual)).to(grad_tile.dtype))
 
 
 @gluon.jit
 def compute(w: gl.constexpr, cta):
-    S: gl.constexpr = mma_layout(COLUMNS)
-    total = zeros(cta.BLOCK_C, COLUMNS)
+    SUM: gl.constexpr = mma_layout(SUMS)
+    total = zeros(cta.BLOCK_C, SUMS)
     STEPS: gl.constexpr = (cta.H + DEPTH - 1) // DEPTH
     i = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
@@ -168,27 +168,27 @@ def compute(w: gl.constexpr, cta):
         if w == 0:
             i = skip(cta, i)
             i = skip(cta, i)
-    kind = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, S))[None, :]
+    kind = gl.arange(0, SUMS, layout=gl.SliceLayout(0, SUM))[None, :]
     # Else these channels, too, would be computed before the loop.
-    c = opaque_zero(i) + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, S))[:, None]
+    c = opaque_zero(i) + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, SUM))[:, None]
     part = kind * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
-    gl.store(cta.sums + part * cta.C + c, total, mask=(kind < 2) & (c < cta.C))
+    gl.store(cta.sums_ptr + part * cta.C + c, total, mask=(kind < 2) & (c < cta.C))
 
 
 @gluon.jit
-def input_gradient_kernel(
-    grad_hidden_desc, up_desc, x_desc, grad_desc, grad_x_desc, norm_weight, stats, sums, num_tiles,
-    num_rows, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
-    UNROLL: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
+def transition_input_hopper_kernel(
+    grad_hidden_desc, up_desc, x_desc, grad_desc, grad_x_desc, norm_weight_ptr, stats_ptr, sums_ptr,
+    num_tiles, num_rows, C: gl.constexpr, H: gl.constexpr, BLOCK_C: gl.constexpr,
+    STAGES: gl.constexpr, UNROLL: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``sums`` (2, 2 CTAs, C) over each group's rows."""
-    ones = parts.new_columns(2, x_desc.dtype)
+    ones = parts.new_columns(2)
     left = smem.tiles(grad_hidden_desc, 2 * STAGES)
     up = ring.new(up_desc, STAGES, 2)
     x, grad = ring.beside(up, x_desc), ring.beside(up, grad_desc)
     two_groups(Cta(
-        norm_weight, stats, sums, grad_x_desc, left, up, x, grad, ones, gl.to_tensor(num_tiles),
-        gl.to_tensor(num_rows), grad_hidden_desc, C, H, BLOCK_C, UNROLL,
+        norm_weight_ptr, stats_ptr, sums_ptr, grad_x_desc, left, up, x, grad, ones,
+        gl.to_tensor(num_tiles), gl.to_tensor(num_rows), grad_hidden_desc, C, H, BLOCK_C, UNROLL,
     ), compute, load, GROUP_REGISTERS)  # fmt: skip
 
 
@@ -201,17 +201,17 @@ def input_gradient(
     gradient, and of ``grad``.
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
-    sizes = tile_of("transition_input_hopper", grad_RC, num_hidden, "sm_90")
+    tile = tile_of("transition_input_hopper", grad_RC, num_hidden, "sm_90")
     width = parts.width_of(channels)
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
     ctas = num_ctas(num_tiles, grad_RC.device)
     grad_x = x_RC.new_empty(num_rows, channels)
     sums = torch.empty(2, 2 * ctas, channels, dtype=torch.float32, device=grad_RC.device)
-    input_gradient_kernel[(ctas,)](
+    transition_input_hopper_kernel[(ctas,)](
         tiles_of(grad_hidden, ROWS.value, DEPTH.value),
         tiles_of(parameters.up_weight, DEPTH.value, width), tiles_of(x_RC, ROWS.value, width),
         tiles_of(grad_RC, ROWS.value, width), tiles_of(grad_x, ROWS.value, width),
         parameters.norm_weight, stats_2R, sums, num_tiles, num_rows,
-        C=channels, H=num_hidden, BLOCK_C=width, **sizes,
+        C=channels, H=num_hidden, BLOCK_C=width, **tile,
     )  # fmt: skip
     return grad_x, sums

@@ -9,15 +9,15 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.ops.transition.op import Parameters
-from scalefold_kernels.tiles import tile
+from scalefold_kernels.tiles import find_tile
 
 
 @triton.jit
-def sum_parts(ptr, num_parts, columns, WIDTH: tl.constexpr, BLOCK_P: tl.constexpr):
+def sum_parts(ptr, num_parts, columns, WIDTH: tl.constexpr, BLOCK_PARTS: tl.constexpr):
     """Sum of (parts, WIDTH) over its rows, of some columns."""
-    total = tl.zeros((BLOCK_P, columns.shape[0]), tl.float32)
-    for first in range(0, num_parts, BLOCK_P):
-        parts = first + tl.arange(0, BLOCK_P)
+    total = tl.zeros((BLOCK_PARTS, columns.shape[0]), tl.float32)
+    for first in range(0, num_parts, BLOCK_PARTS):
+        parts = first + tl.arange(0, BLOCK_PARTS)
         inside = (parts < num_parts)[:, None] & (columns < WIDTH)[None, :]
         total += tl.load(ptr + parts[:, None] * WIDTH + columns[None, :], mask=inside, other=0.0)
     return tl.sum(total, 0)
@@ -27,7 +27,7 @@ def sum_parts(ptr, num_parts, columns, WIDTH: tl.constexpr, BLOCK_P: tl.constexp
 def transition_finish_kernel(
     products_ptr, sums_ptr, weight_sums_ptr, grad_sums_ptr, up_ptr, grad_norm_ptr, grad_up_ptr,
     grad_up_bias_ptr, grad_down_ptr, grad_down_bias_ptr, num_parts, num_row_parts, C: tl.constexpr,
-    H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_P: tl.constexpr,
+    H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_PARTS: tl.constexpr,
 ):  # fmt: skip
     """All parameters' gradients from parts of sums over rows.
 
@@ -47,13 +47,13 @@ def transition_finish_kernel(
             C, H,
         )  # fmt: skip
     elif block == BLOCKS:
-        total = sum_parts(weight_sums_ptr, num_row_parts, c, C, BLOCK_P)
+        total = sum_parts(weight_sums_ptr, num_row_parts, c, C, BLOCK_PARTS)
         tl.store(grad_norm_ptr + c, total, mask=c < C)
     elif block == BLOCKS + 1:
-        total = sum_parts(grad_sums_ptr, num_row_parts, c, C, BLOCK_P)
+        total = sum_parts(grad_sums_ptr, num_row_parts, c, C, BLOCK_PARTS)
         tl.store(grad_down_bias_ptr + c, total, mask=c < C)
     else:
-        total = multiply_sums(sums_ptr, up_ptr, num_parts, c, C, H, BLOCK_P)
+        total = multiply_sums(sums_ptr, up_ptr, num_parts, c, C, H, BLOCK_PARTS)
         tl.store(grad_norm_ptr + C + c, total, mask=c < C)
 
 
@@ -106,14 +106,14 @@ def finish(
     """
     norm_weight, _, up, up_bias, down, down_bias = parameters
     num_hidden, channels = up.shape
-    sizes = tile("transition_finish", "sm_90", {"C": channels, "H": num_hidden})
+    tile = find_tile("transition_finish", "sm_90", {"C": channels, "H": num_hidden})
     grad_norm = norm_weight.new_empty(2, channels)
     grads = [torch.empty_like(parameter) for parameter in (up, up_bias, down, down_bias)]
     # After the blocks of H, one CTA row for each gradient that has channels only.
-    blocks = triton.cdiv(num_hidden, sizes["BLOCK_H"]) + 3
-    transition_finish_kernel[(blocks, triton.cdiv(channels, sizes["BLOCK_C"]))](
+    blocks = triton.cdiv(num_hidden, tile["BLOCK_H"]) + 3
+    transition_finish_kernel[(blocks, triton.cdiv(channels, tile["BLOCK_C"]))](
         products, sums, *sums_over_rows, up, grad_norm, *grads, sums.shape[0],
         sums_over_rows.shape[1],
-        C=channels, H=num_hidden, **sizes,
+        C=channels, H=num_hidden, **tile,
     )  # fmt: skip
     return [grad_norm, *grads]

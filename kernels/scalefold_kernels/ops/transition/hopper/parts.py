@@ -9,10 +9,9 @@ of C). ``up`` is (H, C), ``down`` (C, H).
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from scalefold_kernels import smem
+from scalefold_kernels.smem import SUMS
 from scalefold_kernels.tma import padded
-
-COLUMNS = gl.constexpr(8)
-"""Columns of the narrowest right operand, for products that only sum up the left operand."""
 
 DEPTH = gl.constexpr(64)
 """Depth of the pieces of long products: a piece's row is one swizzled unit of 128 bytes."""
@@ -24,28 +23,27 @@ def width_of(channels: int) -> int:
 
 
 @gluon.jit
-def new_columns(NUMBER: gl.constexpr, dtype: gl.constexpr):
+def new_columns(NUMBER: gl.constexpr):
     """Tiles in shared memory; the n-th has ones in column n, and zeros elsewhere.
 
     A product with it sums the left operand over the inner dimension, into column n.
     """
     B: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
-    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([DEPTH, COLUMNS], dtype)
-    tiles = gl.allocate_shared_memory(dtype, [NUMBER, DEPTH, COLUMNS], layout)
-    column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, B))
-    zero = gl.full([DEPTH, COLUMNS], 0.0, dtype, B)
+    tiles = smem.matrices(NUMBER, DEPTH, SUMS)
+    column = gl.arange(0, SUMS, layout=gl.SliceLayout(0, B))
+    zero = gl.full([DEPTH, SUMS], 0.0, tiles.dtype, B)
     for n in gl.static_range(NUMBER):
-        tiles.index(n).store(zero + (column == n).to(dtype)[None, :])
+        tiles.index(n).store(zero + (column == n).to(tiles.dtype)[None, :])
     return tiles
 
 
 @gluon.jit
-def load_bias(bias, first, h, H: gl.constexpr, BLOCK_H: gl.constexpr):
+def load_bias(bias_ptr, first, h, H: gl.constexpr, BLOCK_H: gl.constexpr):
     """Load the up bias of one block of hidden channels."""
     if H % BLOCK_H == 0:
-        return gl.load(bias + first + h)
+        return gl.load(bias_ptr + first + h)
     else:
-        return gl.load(bias + first + h, mask=first + h < H, other=0.0)
+        return gl.load(bias_ptr + first + h, mask=first + h < H, other=0.0)
 
 
 @gluon.jit

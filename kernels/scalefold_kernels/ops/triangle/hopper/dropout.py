@@ -12,8 +12,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from scalefold_kernels.dropout.kernel import kept, mix
-from scalefold_kernels.gluon import mma_layout, unsigned
-from scalefold_kernels.ops.triangle.hopper.parts import TILE, opaque
+from scalefold_kernels.gluon import ROWS, mma_layout, unsigned
+from scalefold_kernels.ops.triangle.hopper.parts import opaque
 
 
 @gluon.constexpr_function
@@ -36,7 +36,7 @@ def _along(SIZE: gl.constexpr, LAYOUT: gl.constexpr, OTHERS: gl.constexpr):
 @gluon.jit
 def _word():
     """Zeros for 32 channels: (row, k, q, e)."""
-    return gl.reshape(gl.full([TILE, 32], 0, gl.int32, mma_layout(32)), [TILE, 4, 4, 2])
+    return gl.reshape(gl.full([ROWS, 32], 0, gl.int32, mma_layout(32)), [ROWS, 4, 4, 2])
 
 
 @gluon.jit
@@ -46,11 +46,11 @@ def no_bits():
 
 
 @gluon.jit
-def other_mask(first, before, P, ROWS, COLUMNS, SHARED: gl.constexpr):
+def other_mask(first, before, num_positions, size_i, size_j, SHARED: gl.constexpr):
     """Whether the mask of this tile may be another than that of a tile before."""
     if SHARED == 1:
-        size, columns = unsigned(ROWS * COLUMNS), unsigned(COLUMNS)
-        last = unsigned(gl.minimum(first + TILE, opaque(P)) - 1)
+        size, columns = unsigned(size_i * size_j), unsigned(size_j)
+        last = unsigned(gl.minimum(first + ROWS, opaque(num_positions)) - 1)
         first, before = unsigned(first), unsigned(before)
         sample = first // size
         other_sample = (before // size ^ sample) | (last // size ^ sample)
@@ -60,22 +60,22 @@ def other_mask(first, before, P, ROWS, COLUMNS, SHARED: gl.constexpr):
 
 
 @gluon.jit
-def draw(first, dropped, P, ROWS, COLUMNS, SHARED: gl.constexpr, WORDS: gl.constexpr):
+def draw(first, dropped, num_positions, size_i, size_j, SHARED: gl.constexpr, WORDS: gl.constexpr):
     """Which channels are kept: bit 8 w + 2 k + e of (row, q) is that of word w's (k, q, e).
 
-    dropped : key (B,), layer, threshold, factor
+    dropped : key (B,), layer, threshold, scale
     SHARED : dimension that shares a mask, 1 to 3, or 0 for none
     """
-    key, layer, threshold, _factor = dropped
+    key_ptr, layer, threshold, _scale = dropped
     # Else what the compiler makes of them before the loop over tiles would spill.
-    layer, P = opaque(layer), opaque(P)
+    layer, num_positions = opaque(layer), opaque(num_positions)
     bits = no_bits()
     L: gl.constexpr = _word().type.layout
-    position = unsigned(gl.minimum(first + _along(TILE, L, (3, 2, 1)), P - 1))
-    rows, columns = unsigned(ROWS), unsigned(COLUMNS)
-    line = position // columns
-    i, j = (line % rows).to(gl.int32), (position % columns).to(gl.int32)
-    state = mix(mix(gl.load(key + line // rows), gl.to_tensor(0)), layer)
+    position = unsigned(gl.minimum(first + _along(ROWS, L, (3, 2, 1)), num_positions - 1))
+    size_i, size_j = unsigned(size_i), unsigned(size_j)
+    line = position // size_j
+    i, j = (line % size_i).to(gl.int32), (position % size_j).to(gl.int32)
+    state = mix(mix(gl.load(key_ptr + line // size_i), gl.to_tensor(0)), layer)
     state = mix(mix(state, i * 0 if SHARED == 1 else i), j * 0 if SHARED == 2 else j)
     k, q, e = _along(4, L, (3, 2, 0)), _along(4, L, (3, 1, 0)), _along(2, L, (2, 1, 0))
     channel = 8 * k + 2 * q + e + opaque(0)
@@ -87,7 +87,7 @@ def draw(first, dropped, P, ROWS, COLUMNS, SHARED: gl.constexpr, WORDS: gl.const
 
 
 @gluon.jit
-def dropped_out(x, bits, channel, factor):
+def dropped_out(x, bits, channel, scale):
     """A tile of an update, channels ``channel`` and following, after dropout; bits from `draw`."""
     M: gl.constexpr = x.shape[0]
     WORDS: gl.constexpr = x.shape[1] // 32
@@ -97,5 +97,5 @@ def dropped_out(x, bits, channel, factor):
     bits = gl.expand_dims(gl.expand_dims(gl.expand_dims(bits >> (channel // 4), 1), 2), 4)
     w, k = _along(WORDS, ALL, (4, 3, 2, 0)), _along(4, ALL, (4, 3, 1, 0))
     bit = 1 << (8 * w + 2 * k + _along(2, ALL, (3, 2, 1, 0)))
-    y = gl.where((bits & bit) != 0, y * factor, 0.0)
+    y = gl.where((bits & bit) != 0, y * scale, 0.0)
     return gl.convert_layout(gl.reshape(y, x.shape), x.type.layout)

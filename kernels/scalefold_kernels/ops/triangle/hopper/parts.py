@@ -15,20 +15,19 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels import smem
 from scalefold_kernels.compiler import async_load
-from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.gluon import ROWS
+from scalefold_kernels.gpu import SM_REGISTERS, num_sms
 from scalefold_kernels.ops.norm.triton import EPS
 from scalefold_kernels.ops.triangle.arguments import Sizes
+from scalefold_kernels.ops.triangle.triton.parts import SIGMOID
 from scalefold_kernels.tma import tiles_of, within_reach
-
-TILE = gl.constexpr(64)
-"""Positions of a tile: the rows of a warp group's matrix product."""
 
 GROUPS = gl.constexpr(2)
 """Warp groups that compute, each with tiles of its own."""
 
 LOG2E = gl.constexpr(1.4426950408889634)
 
-COMPUTING_REGISTERS = 232
+GROUP_REGISTERS = 232
 """Registers of a thread of the warp groups that compute, where a CTA has an SM for itself."""
 
 LOADER_REGISTERS = gl.constexpr(40)
@@ -37,19 +36,17 @@ LOADER_REGISTERS = gl.constexpr(40)
 THREADS = 256
 """Threads of a CTA with one warp group that computes; its loader counts as a whole group."""
 
-SM_REGISTERS = 65536
-
 
 @gluon.jit
-def tile_of(i, w):
+def first_position(i, w):
     """First position of the tile number ``i`` of a warp group."""
-    return ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * TILE
+    return ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * ROWS
 
 
 @gluon.jit
-def num_rounds(P):
+def num_rounds(num_positions):
     """Tiles of a warp group, of which the last may be beyond the end."""
-    return gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
+    return gl.cdiv(gl.cdiv(num_positions, ROWS), gl.num_programs(0) * GROUPS)
 
 
 @gluon.jit
@@ -72,17 +69,8 @@ def load_weight(desc, ready, slots):
 
 @gluon.jit
 def sigmoid(x):
-    """Same as the function of `scalefold_kernels.ops.triangle.triton.parts`."""
-    return gl.inline_asm_elementwise(
-        """{
-        .reg .f32 t;
-        mul.f32 t, $1, 0fBFB8AA3B;
-        ex2.approx.ftz.f32 t, t;
-        add.f32 t, t, 0f3F800000;
-        rcp.approx.ftz.f32 $0, t;
-        }""",
-        "=f,f", [x], gl.float32, True, 1,
-    )  # fmt: skip
+    """By `SIGMOID`."""
+    return gl.inline_asm_elementwise(SIGMOID, "=f,f", [x], gl.float32, True, 1)
 
 
 @gluon.jit
@@ -130,59 +118,59 @@ def opaque(x):
 
 
 @gluon.jit
-def by_position(pointer, first, P, LAYOUT: gl.constexpr):
+def load_column(ptr, first, num_positions, LAYOUT: gl.constexpr):
     """Numbers of the positions ``first`` and following of a tile of this layout.
 
     Beyond the end they are the last one's: what TMA brings from there is 0 in any case.
     """
-    position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, LAYOUT))
-    return gl.load(pointer + gl.minimum(position, opaque(P) - 1)).to(gl.float32)
+    position = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))
+    return gl.load(ptr + gl.minimum(position, opaque(num_positions) - 1)).to(gl.float32)
 
 
 @gluon.jit
-def raw_columns(pointer, LAYOUT: gl.constexpr):
+def load_raw_row(ptr, LAYOUT: gl.constexpr):
     """A vector as a row beside tiles of this layout, which has as many columns; in its own type."""
     SIZE: gl.constexpr = LAYOUT.instr_shape[1]
     index = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LAYOUT))
-    return gl.load(pointer + index)[None, :]
+    return gl.load(ptr + index)[None, :]
 
 
 @gluon.jit
-def columns(pointer, LAYOUT: gl.constexpr):
-    """Same as `raw_columns`, in float32."""
-    return raw_columns(pointer, LAYOUT).to(gl.float32)
+def load_row(ptr, LAYOUT: gl.constexpr):
+    """Same as `load_raw_row`, in float32."""
+    return load_raw_row(ptr, LAYOUT).to(gl.float32)
 
 
 @gluon.jit
 def standardise(x):
-    """Rows of zero mean and unit variance; mean; reciprocal deviation."""
+    """Rows of zero mean and unit variance; mean; 1 / standard deviation."""
     CHANNELS: gl.constexpr = x.shape[1]
     mean = row_sum(x) * (1.0 / CHANNELS)
     centred = x - mean[:, None]
     variance = row_sum(centred * centred) * (1.0 / CHANNELS)
-    reciprocal = 1.0 / gl.sqrt_rn(variance + EPS)
-    return centred * reciprocal[:, None], mean, reciprocal
+    rstd = 1.0 / gl.sqrt_rn(variance + EPS)
+    return centred * rstd[:, None], mean, rstd
 
 
 @gluon.jit
 def normalised(x, first, cta):
     """Rows of a tile after LayerNorm; their statistics are stored."""
-    S: gl.constexpr = x.type.layout
-    standard, mean, reciprocal = standardise(x)
-    position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
-    gl.store(cta.mean + position, mean, mask=position < cta.P)
-    gl.store(cta.reciprocal + position, reciprocal, mask=position < cta.P)
-    return standard * columns(cta.norm_weight, S) + columns(cta.norm_bias, S)
+    WHOLE: gl.constexpr = x.type.layout
+    x_hat, mean, rstd = standardise(x)
+    position = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, WHOLE))
+    gl.store(cta.mean_ptr + position, mean, mask=position < cta.num_positions)
+    gl.store(cta.rstd_ptr + position, rstd, mask=position < cta.num_positions)
+    return x_hat * load_row(cta.norm_weight_ptr, WHOLE) + load_row(cta.norm_bias_ptr, WHOLE)
 
 
 def num_ctas(sizes: Sizes, x: Tensor) -> int:
     """One CTA for each SM, or fewer where some would have nothing to do."""
-    return min(num_sms(x.device), triton.cdiv(sizes.positions, TILE.value * GROUPS.value))
+    return min(num_sms(x.device), triton.cdiv(sizes.positions, ROWS.value * GROUPS.value))
 
 
 def sharing(sizes: Sizes, x: Tensor, number: int) -> tuple[int, int, int]:
     """CTAs, of which ``number`` share an SM; tiles; registers of a thread."""
-    num_tiles = triton.cdiv(sizes.positions, TILE.value)
+    num_tiles = triton.cdiv(sizes.positions, ROWS.value)
     registers = SM_REGISTERS // (number * THREADS) // 8 * 8
     return min(number * num_sms(x.device), num_tiles), num_tiles, registers
 
@@ -190,12 +178,12 @@ def sharing(sizes: Sizes, x: Tensor, number: int) -> tuple[int, int, int]:
 def row_tiles(x: Tensor, width: int | None = None) -> TensorDescriptor:
     """Tiles (positions, channels) of a contiguous tensor, channels last."""
     channels = x.shape[-1]
-    return tiles_of(within_reach(x.view(-1, channels)), TILE.value, width or channels)
+    return tiles_of(within_reach(x.view(-1, channels)), ROWS.value, width or channels)
 
 
 def column_tiles(x: Tensor, height: int) -> TensorDescriptor:
     """Tiles (channels, positions) of a contiguous tensor, positions last."""
-    return tiles_of(within_reach(x.view(x.shape[0], -1)), height, TILE.value)
+    return tiles_of(within_reach(x.view(x.shape[0], -1)), height, ROWS.value)
 
 
 def weight_tiles(weight: Tensor) -> TensorDescriptor:

@@ -120,10 +120,10 @@ def compute(w, cta):
                     total = mma(x, y, total, is_async=True)
                     total = mma_wait(1, [total])
                     if k > 0:
-                        mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n - 1)))
+                        mbarrier.arrive(cta.blocks.empty.index(ring.slot(cta.blocks, n - 1)))
                     n += 1
                 total = mma_wait(0, [total])
-                mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n - 1)))
+                mbarrier.arrive(cta.blocks.empty.index(ring.slot(cta.blocks, n - 1)))
                 tma.store_wait(0)
                 out.reshape([BLOCK, BLOCK]).store(total.to(out_desc.dtype))
                 fence_async_shared()
@@ -132,10 +132,10 @@ def compute(w, cta):
 
 
 @gluon.jit
-def batched_products_kernel(
+def triangle_product_hopper_kernel(
     x_desc, y_desc, out_desc, rows, columns, inner,
-    x_desc_2, y_desc_2, out_desc_2, rows_2, columns_2, inner_2, batch,
-    PRODUCTS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    x_2_desc, y_2_desc, out_2_desc, rows_2, columns_2, inner_2, batch,
+    PRODUCTS: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Products (batch, rows, inner) x (batch, inner, columns); for operands see `is_transposed`."""
     batch = gl.to_tensor(batch)
@@ -146,11 +146,11 @@ def batched_products_kernel(
         num_tiles_2 = gl.cdiv(sizes_2[1], GROUPS * BLOCK) * gl.cdiv(sizes_2[2], BLOCK)
         num_tiles = gl.maximum(num_tiles, num_tiles_2)
     rounds = gl.cdiv(batch * num_tiles, gl.num_programs(0))
-    products = (x_desc, y_desc, out_desc, sizes), (x_desc_2, y_desc_2, out_desc_2, sizes_2)
+    products = (x_desc, y_desc, out_desc, sizes), (x_2_desc, y_2_desc, out_2_desc, sizes_2)
     two_groups(Cta(
         products, new_blocks(STAGES * GROUPS), new_blocks(STAGES), smem.tiles(out_desc, GROUPS),
         ring.barriers(STAGES, GROUPS), rounds, PRODUCTS,
-    ), compute, load, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
+    ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def why_not(function: str, todo: Sequence[Product]) -> str | None:
@@ -172,10 +172,10 @@ def products(todo: Sequence[Product]) -> list[Tensor]:
     results = [p.x.new_empty(*p.x.shape[:2], *p.sizes[:2]) for p in todo]
     batch = first.x.shape[0] * first.x.shape[1]
     num_tiles = batch * max(map(_num_tiles, todo))
-    batched_products_kernel[(num_ctas(num_tiles, first.x.device),)](
+    triangle_product_hopper_kernel[(num_ctas(num_tiles, first.x.device),)](
         *_descriptors(first, results[0]), *first.sizes,
         *_descriptors(last, results[-1]), *last.sizes,
-        batch, PRODUCTS=len(todo), STAGES=_STAGES, REGISTERS=parts.COMPUTING_REGISTERS,
+        batch, PRODUCTS=len(todo), STAGES=_STAGES, GROUP_REGISTERS=parts.GROUP_REGISTERS,
     )  # fmt: skip
     return results
 

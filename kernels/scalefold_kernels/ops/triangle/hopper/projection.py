@@ -1,7 +1,7 @@
 """Projection of triangle multiplication on Hopper GPUs; see `parts`, and `..triton` for names.
 
 All five weights stay in shared memory. The loader brings a tile at a time for each of two warp
-groups, which normalise it in registers and give its place back. They multiply it with 64 rows of a
+groups, which normalise it in registers and give its slot back. They multiply it with 64 rows of a
 value's weight and of its gate's at a time; while they open the gate, the next two products are
 under way. Results leave through two places of a warp group, by turns.
 """
@@ -15,15 +15,15 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import mma_layout, two_groups, widen, zeros
+from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.ops.triangle.arguments import Projected, ProjectionWeights, Sizes
 from scalefold_kernels.ops.triangle.hopper import parts
-from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
+from scalefold_kernels.ops.triangle.hopper.parts import GROUPS
 
 Cta = namedtuple(
     "Cta",
-    "operands gate_desc mask norm_weight norm_bias biases mean reciprocal weights weight "
-    "weight_full z out P C",
+    "operand_descs gate_desc mask_ptr norm_weight_ptr norm_bias_ptr bias_ptrs mean_ptr rstd_ptr "
+    "weight_descs weight weight_full z out num_positions C",
 )
 
 
@@ -31,23 +31,23 @@ Cta = namedtuple(
 def load(cta):
     """The loader warp; a weight is several blocks of 64 rows."""
     HALVES: gl.constexpr = cta.C // 64
-    mbarrier.expect(cta.weight_full, 5 * HALVES * smem.tile_bytes(cta.weights[0]))
+    mbarrier.expect(cta.weight_full, 5 * HALVES * smem.tile_bytes(cta.weight_descs[0]))
     for i in gl.static_range(5):
         for half in gl.static_range(HALVES):
-            place = cta.weight.index(i * HALVES + half)
-            async_load(cta.weights[i], [half * 64, 0], cta.weight_full, place)
-    for i in range(parts.num_rounds(cta.P)):
+            memory = cta.weight.index(i * HALVES + half)
+            async_load(cta.weight_descs[i], [half * 64, 0], cta.weight_full, memory)
+    for i in range(parts.num_rounds(cta.num_positions)):
         for w in gl.static_range(GROUPS):
-            first = parts.tile_of(i, w)
-            if first < cta.P:
+            first = parts.first_position(i, w)
+            if first < cta.num_positions:
                 ring.load(cta.z, i, [first, 0], w)
 
 
 @gluon.jit
-def multiply(normed, weight_smem, place):
+def multiply(normed, weight_smem, slot):
     """Start a product with 64 rows of a weight."""
-    zero = zeros(TILE, 64)
-    weight = weight_smem.index(place).permute((1, 0))
+    zero = zeros(ROWS, 64)
+    weight = weight_smem.index(slot).permute((1, 0))
     return mma(normed, weight, zero, use_acc=False, is_async=True)
 
 
@@ -55,18 +55,20 @@ def multiply(normed, weight_smem, place):
 def compute(w, cta):
     """Warp group ``w``: 64 channels at a time; products of the next are under way meanwhile."""
     HALVES: gl.constexpr = cta.C // 64
-    S: gl.constexpr = mma_layout(cta.C)
-    H: gl.constexpr = mma_layout(64)
-    A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
+    WHOLE: gl.constexpr = mma_layout(cta.C)
+    HALF: gl.constexpr = mma_layout(64)
+    A: gl.constexpr = gl.DotOperandLayout(0, HALF, 2)
     dtype: gl.constexpr = cta.gate_desc.dtype
     mbarrier.wait(cta.weight_full, 0)
-    for i in range(parts.num_rounds(cta.P)):
-        first = parts.tile_of(i, w)
-        if first < cta.P:
-            inverse_mask = parts.invert_mask(parts.by_position(cta.mask, first, cta.P, H))
-            place = ring.wait_full(cta.z, i, w)
-            x = widen(cta.z.slots.index(place).load(S))
-            mbarrier.arrive(cta.z.empty.index(place))
+    for i in range(parts.num_rounds(cta.num_positions)):
+        first = parts.first_position(i, w)
+        if first < cta.num_positions:
+            inverse_mask = parts.invert_mask(
+                parts.load_column(cta.mask_ptr, first, cta.num_positions, HALF)
+            )
+            slot = ring.wait_full(cta.z, i, w)
+            x = widen(cta.z.slots.index(slot).load(WHOLE))
+            mbarrier.arrive(cta.z.empty.index(slot))
             normed = gl.convert_layout(parts.normalised(x, first, cta).to(dtype), A)
             weight = parts.opaque(0)
             opened = multiply(normed, cta.weight, weight + HALVES)
@@ -85,15 +87,19 @@ def compute(w, cta):
                         next_opened = multiply(normed, cta.weight, weight + HALVES)
                         next_value = multiply(normed, cta.weight, weight + 2 * HALVES - 1)
                     opened, value = mma_wait(2, [opened, value])
-                    bias = parts.columns(cta.biases[2 * side + 1] + half * 64, H) * -parts.LOG2E
+                    bias = (
+                        parts.load_row(cta.bias_ptrs[2 * side + 1] + half * 64, HALF) * -parts.LOG2E
+                    )
                     opened = parts.open_gate(opened, bias, inverse_mask[:, None])
-                    value = (value + parts.columns(cta.biases[2 * side] + half * 64, H)) * opened
+                    value = (
+                        value + parts.load_row(cta.bias_ptrs[2 * side] + half * 64, HALF)
+                    ) * opened
                     out = cta.out.index(2 * w + (side * HALVES + half) % 2)
                     # The result before the last has left this place.
                     tma.store_wait(1)
                     out.permute((1, 0)).store(value.to(dtype))
                     fence_async_shared()
-                    async_store(cta.operands[side], [half * 64, first], out)
+                    async_store(cta.operand_descs[side], [half * 64, first], out)
                     opened, value = next_opened, next_value
             opened, value = mma_wait(0, [opened, value])
             for half in gl.static_range(HALVES):
@@ -101,7 +107,7 @@ def compute(w, cta):
                     logit = opened
                 else:
                     logit = value
-                logit += parts.columns(cta.biases[4] + half * 64, H)
+                logit += parts.load_row(cta.bias_ptrs[4] + half * 64, HALF)
                 out = cta.out.index(w * 2 + half)
                 tma.store_wait(1)
                 out.store(logit.to(dtype))
@@ -113,34 +119,36 @@ def compute(w, cta):
 
 
 @gluon.jit
-def projection_forward_kernel(
+def triangle_projection_forward_hopper_kernel(
     z_desc, a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
-    a_desc, b_desc, gate_desc, mask, norm_weight, norm_bias, a_bias, a_gate_bias, b_bias,
-    b_gate_bias, gate_bias, mean, reciprocal, P, C: gl.constexpr, REGISTERS: gl.constexpr,
+    a_desc, b_desc, gate_desc, mask_ptr, norm_weight_ptr, norm_bias_ptr, a_bias_ptr,
+    a_gate_bias_ptr, b_bias_ptr, b_gate_bias_ptr, gate_bias_ptr, mean_ptr, rstd_ptr, num_positions,
+    C: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Masked operands (C, P), gate (P, C), statistics (P,)."""
     gl.static_assert(a_weight_desc.block_shape[0] == 64)
     gl.static_assert(a_desc.block_shape[0] == 64)
-    weights = (
+    weight_descs = (
         a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     )  # fmt: skip
     two_groups(Cta(
-        (a_desc, b_desc), gate_desc, mask, norm_weight, norm_bias,
-        (a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias), mean, reciprocal, weights,
-        smem.tiles(a_weight_desc, 5 * C // 64), smem.barrier(), ring.new(z_desc, GROUPS, 1),
-        smem.tiles(gate_desc, 2 * GROUPS), gl.to_tensor(P), C,
-    ), compute, load, REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
+        (a_desc, b_desc), gate_desc, mask_ptr, norm_weight_ptr, norm_bias_ptr,
+        (a_bias_ptr, a_gate_bias_ptr, b_bias_ptr, b_gate_bias_ptr, gate_bias_ptr), mean_ptr,
+        rstd_ptr, weight_descs, smem.tiles(a_weight_desc, 5 * C // 64), smem.barrier(),
+        ring.new(z_desc, GROUPS, 1), smem.tiles(gate_desc, 2 * GROUPS), gl.to_tensor(num_positions),
+        C,
+    ), compute, load, GROUP_REGISTERS, gl.to_tensor(0), gl.to_tensor(1))  # fmt: skip
 
 
 def projection_forward(
     sizes: Sizes, z: Tensor, mask: Tensor, weights: ProjectionWeights
 ) -> Projected:
     found = Projected.empty(z, sizes.hidden)
-    projection_forward_kernel[(parts.num_ctas(sizes, z),)](
+    triangle_projection_forward_hopper_kernel[(parts.num_ctas(sizes, z),)](
         parts.row_tiles(z), *(parts.weight_tiles(w) for w in weights.matrices),
         *(parts.column_tiles(x, 64) for x in (found.a, found.b)), parts.row_tiles(found.gate, 64),
-        mask, weights.scale, weights.shift, weights.a_bias, weights.a_gate_bias,
-        weights.b_bias, weights.b_gate_bias, weights.gate_bias, found.mean, found.reciprocal,
-        sizes.positions, C=sizes.pair, REGISTERS=parts.COMPUTING_REGISTERS,
+        mask, weights.norm_weight, weights.norm_bias, weights.a_bias, weights.a_gate_bias,
+        weights.b_bias, weights.b_gate_bias, weights.gate_bias, found.mean, found.rstd,
+        sizes.positions, C=sizes.pair, GROUP_REGISTERS=parts.GROUP_REGISTERS,
     )  # fmt: skip
     return found

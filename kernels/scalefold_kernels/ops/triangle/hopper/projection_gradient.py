@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import ring
 from scalefold_kernels.compiler import async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, one_group, widen, zeros
+from scalefold_kernels.gluon import ROWS, mma_layout, one_group, widen, zeros
 from scalefold_kernels.ops.triangle.arguments import (
     ProjectionGradients,
     ProjectionKept,
@@ -25,7 +25,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     Sizes,
 )
 from scalefold_kernels.ops.triangle.hopper import parts
-from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS, LOG2E, TILE
+from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS, LOG2E
 from scalefold_kernels.ops.triangle.weights import projection_gradients
 
 WEIGHTS = gl.constexpr(3)
@@ -46,9 +46,9 @@ def per_tile(HAS_THROUGH, C):
 
 Cta = namedtuple(
     "Cta",
-    "weight_descs gradients operands d_gate_desc through_desc d_z_desc d_values_desc standard_desc "
-    "mask mean reciprocal norm_weight norm_bias a_gate_bias b_gate_bias weights blocks wholes "
-    "P num_tiles HAS_THROUGH C",
+    "weight_descs grad_descs operand_descs grad_gate_desc through_desc grad_z_desc "
+    "grad_values_desc x_hat_desc mask_ptr mean_ptr rstd_ptr norm_weight_ptr norm_bias_ptr "
+    "a_gate_bias_ptr b_gate_bias_ptr weights blocks wholes num_positions num_tiles HAS_THROUGH C",
 )
 
 
@@ -69,21 +69,21 @@ def load(cta):
     HALVES: gl.constexpr = cta.C // 64
     i = gl.to_tensor(0)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
-        first = tile * TILE
+        first = tile * ROWS
         block = i * per_tile(cta.HAS_THROUGH, cta.C)
         weight = i * 5 * HALVES
         ring.load(cta.wholes, i, [first, 0])
         for side in gl.static_range(2):
             for half in gl.static_range(HALVES):
                 row = half * 64
-                load_block(cta, block, cta.gradients[side], [row, first])
+                load_block(cta, block, cta.grad_descs[side], [row, first])
                 load_weight(cta, weight, 2 * side + 1, row)
-                load_block(cta, block + 1, cta.operands[side], [row, first])
+                load_block(cta, block + 1, cta.operand_descs[side], [row, first])
                 load_weight(cta, weight + 1, 2 * side, row)
                 block += 2
                 weight += 2
         for half in gl.static_range(HALVES):
-            load_block(cta, block + half, cta.d_gate_desc, [first, half * 64])
+            load_block(cta, block + half, cta.grad_gate_desc, [first, half * 64])
             load_weight(cta, weight + half, 4, half * 64)
         if cta.HAS_THROUGH:
             block += HALVES
@@ -93,141 +93,143 @@ def load(cta):
 
 
 @gluon.jit
-def differentiate_operand(d_normed, normed, mask_P, first, step, n, m, cta):
+def differentiate_operand(grad_normed, normed, mask, first, step, n, m, cta):
     """Gradient of the normalised rows with that through 64 channels of an operand.
 
     ``n`` and ``m``: numbers of the operand's gradient in the ring of blocks, and of its gate's
     weight in that of weights; the operand and its weight come after them. Gradients of value and
-    logit leave from the places of the operand and its gradient.
+    logit leave from the slots of the operand and its gradient.
     """
     HALVES: gl.constexpr = cta.C // 64
-    H: gl.constexpr = mma_layout(64)
+    HALF: gl.constexpr = mma_layout(64)
     A_C: gl.constexpr = gl.DotOperandLayout(0, mma_layout(cta.C), 2)
-    dtype: gl.constexpr = cta.d_z_desc.dtype
+    dtype: gl.constexpr = cta.grad_z_desc.dtype
     side = step // HALVES
     channel = step % HALVES * 64
     gate_slot = ring.wait_full(cta.weights, m)
     gate_weight = cta.weights.slots.index(gate_slot)
-    opened = mma(normed, gate_weight.permute((1, 0)), zeros(TILE, 64), use_acc=False, is_async=True)
-    gradient_slot = ring.wait_full(cta.blocks, n)
-    gradient_smem = cta.blocks.slots.index(gradient_slot)
-    gradient = widen(gradient_smem.permute((1, 0)).load(H))
+    opened = mma(normed, gate_weight.permute((1, 0)), zeros(ROWS, 64), use_acc=False, is_async=True)
+    grad_slot = ring.wait_full(cta.blocks, n)
+    grad_smem = cta.blocks.slots.index(grad_slot)
+    grad = widen(grad_smem.permute((1, 0)).load(HALF))
     value_slot = ring.wait_full(cta.blocks, n + 1)
     value_smem = cta.blocks.slots.index(value_slot)
-    value = widen(value_smem.permute((1, 0)).load(H))
-    bias = gl.where(side == 0, cta.a_gate_bias, cta.b_gate_bias) + channel
-    bias = parts.columns(bias, H) * -LOG2E
+    value = widen(value_smem.permute((1, 0)).load(HALF))
+    bias = gl.where(side == 0, cta.a_gate_bias_ptr, cta.b_gate_bias_ptr) + channel
+    bias = parts.load_row(bias, HALF) * -LOG2E
     opened = mma_wait(0, [opened])
     opened = parts.open_gate(opened, bias, 1.0)
-    d_value = (gradient * opened * mask_P[:, None]).to(dtype)
-    d_logit = (gradient * value * (1.0 - opened)).to(dtype)
-    gradient_smem.permute((1, 0)).store(d_value)
-    value_smem.permute((1, 0)).store(d_logit)
+    grad_value = (grad * opened * mask[:, None]).to(dtype)
+    grad_logit = (grad * value * (1.0 - opened)).to(dtype)
+    grad_smem.permute((1, 0)).store(grad_value)
+    value_smem.permute((1, 0)).store(grad_logit)
     fence_async_shared()
     row = 2 * side * cta.C + channel
-    async_store(cta.d_values_desc, [row, first], gradient_smem)
-    async_store(cta.d_values_desc, [row + cta.C, first], value_smem)
+    async_store(cta.grad_values_desc, [row, first], grad_smem)
+    async_store(cta.grad_values_desc, [row + cta.C, first], value_smem)
     slot = ring.wait_full(cta.weights, m + 1)
-    d_value = gl.convert_layout(d_value, A_C)
-    d_logit = gl.convert_layout(d_logit, A_C)
-    d_normed = mma(d_value, cta.weights.slots.index(slot), d_normed, is_async=True)
-    d_normed = mma(d_logit, gate_weight, d_normed, is_async=True)
-    d_normed = mma_wait(0, [d_normed])
+    grad_value = gl.convert_layout(grad_value, A_C)
+    grad_logit = gl.convert_layout(grad_logit, A_C)
+    grad_normed = mma(grad_value, cta.weights.slots.index(slot), grad_normed, is_async=True)
+    grad_normed = mma(grad_logit, gate_weight, grad_normed, is_async=True)
+    grad_normed = mma_wait(0, [grad_normed])
     mbarrier.arrive(cta.weights.empty.index(gate_slot))
     mbarrier.arrive(cta.weights.empty.index(slot))
-    # Their places are not free before the copies have left them.
+    # Their slots are not free before the copies have left them.
     tma.store_wait(0)
-    mbarrier.arrive(cta.blocks.empty.index(gradient_slot))
+    mbarrier.arrive(cta.blocks.empty.index(grad_slot))
     mbarrier.arrive(cta.blocks.empty.index(value_slot))
-    return d_normed
+    return grad_normed
 
 
 @gluon.jit
 def compute(cta):
     C: gl.constexpr = cta.C
     HALVES: gl.constexpr = C // 64
-    S: gl.constexpr = mma_layout(C)
-    H: gl.constexpr = mma_layout(64)
-    A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
-    dtype: gl.constexpr = cta.d_z_desc.dtype
+    WHOLE: gl.constexpr = mma_layout(C)
+    HALF: gl.constexpr = mma_layout(64)
+    A: gl.constexpr = gl.DotOperandLayout(0, HALF, 2)
+    dtype: gl.constexpr = cta.grad_z_desc.dtype
     i = gl.to_tensor(0)
-    start = gl.program_id(0) * TILE
-    next_mean = parts.by_position(cta.mean, start, cta.P, S)
-    next_reciprocal = parts.by_position(cta.reciprocal, start, cta.P, S)
+    start = gl.program_id(0) * ROWS
+    next_mean = parts.load_column(cta.mean_ptr, start, cta.num_positions, WHOLE)
+    next_rstd = parts.load_column(cta.rstd_ptr, start, cta.num_positions, WHOLE)
     for tile in range(gl.program_id(0), cta.num_tiles, gl.num_programs(0)):
-        first = tile * TILE
-        mean_P, reciprocal_P = next_mean, next_reciprocal
-        mask_P = parts.by_position(cta.mask, first, cta.P, H)
-        scale, shift = parts.raw_columns(cta.norm_weight, S), parts.raw_columns(cta.norm_bias, S)
+        first = tile * ROWS
+        mean, rstd = next_mean, next_rstd
+        mask = parts.load_column(cta.mask_ptr, first, cta.num_positions, HALF)
+        norm_weight = parts.load_raw_row(cta.norm_weight_ptr, WHOLE)
+        norm_bias = parts.load_raw_row(cta.norm_bias_ptr, WHOLE)
         whole = ring.wait_full(cta.wholes, i)
         z = cta.wholes.slots.index(whole)
-        standard = (widen(z.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
-        z.store(standard.to(dtype))
+        x_hat = (widen(z.load(WHOLE)) - mean[:, None]) * rstd[:, None]
+        z.store(x_hat.to(dtype))
         fence_async_shared()
-        async_store(cta.standard_desc, [first, 0], z)
-        normed = standard * scale.to(gl.float32) + shift.to(gl.float32)
+        async_store(cta.x_hat_desc, [first, 0], z)
+        normed = x_hat * norm_weight.to(gl.float32) + norm_bias.to(gl.float32)
         normed = gl.convert_layout(normed.to(dtype), A)
-        d_normed = zeros(TILE, C)
+        grad_normed = zeros(ROWS, C)
         for step in range(2 * HALVES):
             n = i * per_tile(cta.HAS_THROUGH, C) + 2 * step
             m = i * 5 * HALVES + 2 * step
-            d_normed = differentiate_operand(d_normed, normed, mask_P, first, step, n, m, cta)
+            grad_normed = differentiate_operand(grad_normed, normed, mask, first, step, n, m, cta)
         n = i * per_tile(cta.HAS_THROUGH, C) + 4 * HALVES
         m = (5 * i + 4) * HALVES
         for half in gl.static_range(HALVES):
             weight = cta.weights.slots.index(ring.wait_full(cta.weights, m + half))
-            d_gate = cta.blocks.slots.index(ring.wait_full(cta.blocks, n + half))
-            d_normed = mma(d_gate, weight, d_normed, is_async=True)
+            grad_gate = cta.blocks.slots.index(ring.wait_full(cta.blocks, n + half))
+            grad_normed = mma(grad_gate, weight, grad_normed, is_async=True)
         # What comes from memory, now, while the products are under way.
-        scale = parts.raw_columns(cta.norm_weight, S)
-        following = first + gl.num_programs(0) * TILE
-        next_mean = parts.by_position(cta.mean, following, cta.P, S)
-        next_reciprocal = parts.by_position(cta.reciprocal, following, cta.P, S)
-        d_normed = mma_wait(0, [d_normed])
+        norm_weight = parts.load_raw_row(cta.norm_weight_ptr, WHOLE)
+        following = first + gl.num_programs(0) * ROWS
+        next_mean = parts.load_column(cta.mean_ptr, following, cta.num_positions, WHOLE)
+        next_rstd = parts.load_column(cta.rstd_ptr, following, cta.num_positions, WHOLE)
+        grad_normed = mma_wait(0, [grad_normed])
         for half in gl.static_range(HALVES):
-            mbarrier.arrive(cta.weights.empty.index(ring.place(cta.weights, m + half)))
-            mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n + half)))
-        gradient = d_normed * scale.to(gl.float32)
-        standard = widen(z.load(S))
-        along = parts.row_sum(gradient * standard) * (1.0 / C)
-        average = parts.row_sum(gradient) * (1.0 / C)
-        gradient = gradient - average[:, None] - standard * along[:, None]
-        gradient *= reciprocal_P[:, None]
+            mbarrier.arrive(cta.weights.empty.index(ring.slot(cta.weights, m + half)))
+            mbarrier.arrive(cta.blocks.empty.index(ring.slot(cta.blocks, n + half)))
+        grad_hat = grad_normed * norm_weight.to(gl.float32)
+        x_hat = widen(z.load(WHOLE))
+        mean_product = parts.row_sum(grad_hat * x_hat) * (1.0 / C)
+        mean_grad = parts.row_sum(grad_hat) * (1.0 / C)
+        grad_x = grad_hat - mean_grad[:, None] - x_hat * mean_product[:, None]
+        grad_x *= rstd[:, None]
         if cta.HAS_THROUGH:
             # The last slots of a round, so that they are adjacent.
             n += HALVES
             for half in gl.static_range(HALVES):
                 ring.wait_full(cta.blocks, n + half)
             wholes_smem = reinterpret(
-                cta.blocks.slots, dtype, [BLOCKS // HALVES, TILE, C], z.layout
+                cta.blocks.slots, dtype, [BLOCKS // HALVES, ROWS, C], z.layout
             )
-            gradient += widen(wholes_smem.index(n % BLOCKS // HALVES).load(S))
+            grad_x += widen(wholes_smem.index(n % BLOCKS // HALVES).load(WHOLE))
             for half in gl.static_range(HALVES):
-                mbarrier.arrive(cta.blocks.empty.index(ring.place(cta.blocks, n + half)))
-        z.store(gradient.to(dtype))
+                mbarrier.arrive(cta.blocks.empty.index(ring.slot(cta.blocks, n + half)))
+        z.store(grad_x.to(dtype))
         fence_async_shared()
-        async_store(cta.d_z_desc, [first, 0], z)
+        async_store(cta.grad_z_desc, [first, 0], z)
         tma.store_wait(0)
         mbarrier.arrive(cta.wholes.empty.index(whole))
         i += 1
 
 
 @gluon.jit(do_not_specialize=["num_tiles"])
-def projection_backward_kernel(
+def triangle_projection_backward_hopper_kernel(
     a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
-    d_a_desc, d_b_desc, a_desc, b_desc, d_gate_desc, z_desc, through_desc, d_z_desc, d_values_desc,
-    standard_desc, mask, mean, reciprocal, norm_weight, norm_bias, a_gate_bias, b_gate_bias, P,
-    num_tiles, HAS_THROUGH: gl.constexpr, C: gl.constexpr,
+    grad_a_desc, grad_b_desc, a_desc, b_desc, grad_gate_desc, z_desc, through_desc, grad_z_desc,
+    grad_values_desc, x_hat_desc, mask_ptr, mean_ptr, rstd_ptr, norm_weight_ptr, norm_bias_ptr,
+    a_gate_bias_ptr, b_gate_bias_ptr, num_positions, num_tiles, HAS_THROUGH: gl.constexpr,
+    C: gl.constexpr,
 ):  # fmt: skip
-    """Same results as the Triton kernel: d_z (P, C), d_values (4 C, P), standard (P, C)."""
+    """Same results as the Triton kernel: grad_z (P, C), grad_values (4 C, P), x_hat (P, C)."""
     weight_descs = (
         a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     )  # fmt: skip
     one_group(Cta(
-        weight_descs, (d_a_desc, d_b_desc), (a_desc, b_desc), d_gate_desc, through_desc,
-        d_z_desc, d_values_desc, standard_desc, mask, mean, reciprocal, norm_weight, norm_bias,
-        a_gate_bias, b_gate_bias, ring.new(a_weight_desc, WEIGHTS, 1),
-        ring.new(a_desc, BLOCKS, 1), ring.new(z_desc, WHOLES, 1), gl.to_tensor(P),
+        weight_descs, (grad_a_desc, grad_b_desc), (a_desc, b_desc), grad_gate_desc, through_desc,
+        grad_z_desc, grad_values_desc, x_hat_desc, mask_ptr, mean_ptr, rstd_ptr, norm_weight_ptr,
+        norm_bias_ptr, a_gate_bias_ptr, b_gate_bias_ptr, ring.new(a_weight_desc, WEIGHTS, 1),
+        ring.new(a_desc, BLOCKS, 1), ring.new(z_desc, WHOLES, 1), gl.to_tensor(num_positions),
         gl.to_tensor(num_tiles), HAS_THROUGH, C,
     ), compute, load, LOADER_REGISTERS)  # fmt: skip
 
@@ -235,19 +237,19 @@ def projection_backward_kernel(
 def projection_backward(
     sizes: Sizes, gradients: ProjectionGradients, kept: ProjectionKept, weights: ProjectionWeights
 ) -> tuple[Tensor, Tensor]:
-    d_a, d_b, d_gate, through = gradients
-    z, mask, a, b, *statistics = kept
-    d_z, standard = torch.empty_like(z), torch.empty_like(z)
-    d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
+    grad_a, grad_b, grad_gate, through = gradients
+    z, mask, a, b, *stats = kept
+    grad_z, x_hat = torch.empty_like(z), torch.empty_like(z)
+    grad_values = z.new_empty(4 * sizes.hidden, sizes.positions)
     ctas, num_tiles, registers = parts.sharing(sizes, z, 2)
-    projection_backward_kernel[(ctas,)](
+    triangle_projection_backward_hopper_kernel[(ctas,)](
         *(parts.weight_tiles(w) for w in weights.matrices),
-        *(parts.column_tiles(x, 64) for x in (d_a, d_b, a, b)),
-        parts.row_tiles(d_gate, 64), parts.row_tiles(z),
-        parts.row_tiles(z if through is None else through, 64), parts.row_tiles(d_z),
-        parts.column_tiles(d_values, 64), parts.row_tiles(standard), mask, *statistics,
-        weights.scale, weights.shift, weights.a_gate_bias, weights.b_gate_bias,
+        *(parts.column_tiles(x, 64) for x in (grad_a, grad_b, a, b)),
+        parts.row_tiles(grad_gate, 64), parts.row_tiles(z),
+        parts.row_tiles(z if through is None else through, 64), parts.row_tiles(grad_z),
+        parts.column_tiles(grad_values, 64), parts.row_tiles(x_hat), mask, *stats,
+        weights.norm_weight, weights.norm_bias, weights.a_gate_bias, weights.b_gate_bias,
         sizes.positions, num_tiles,
         HAS_THROUGH=through is not None, C=sizes.pair, maxnreg=registers,
     )  # fmt: skip
-    return d_z, projection_gradients(sizes, d_values, d_gate, standard, weights)
+    return grad_z, projection_gradients(sizes, grad_values, grad_gate, x_hat, weights)

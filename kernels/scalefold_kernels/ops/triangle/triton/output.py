@@ -19,29 +19,29 @@ from scalefold_kernels.loads import load_matrix, load_vector
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
     Sizes,
-    new_statistics,
+    new_stats,
 )
-from scalefold_kernels.ops.triangle.triton.parts import norm_gradient, sigmoid, standardise
+from scalefold_kernels.ops.triangle.triton.parts import sigmoid, standardise, standardise_backward
 from scalefold_kernels.ops.triangle.weights import output_gradients
 
 
 @triton.jit
-def factor_of(
-    key, layer, threshold, factor, position, column, P, ROWS, COLUMNS, SHARED: tl.constexpr
-):  # fmt: skip
+def factor_of(dropped, position, column, sizes, SHARED: tl.constexpr):
     """What an update (positions, columns) is multiplied by in dropout."""
-    position = tl.minimum(position, P - 1)  # whose sample has a key
-    line = position // COLUMNS
-    state = hash_of(key, 1, line // ROWS, layer)[:, None]
-    i, j = (line % ROWS)[:, None], (position % COLUMNS)[:, None]
-    return dropout_factor(state, i, j, column[None, :], threshold, factor, 3, SHARED)
+    key_ptr, layer, threshold, scale = dropped
+    num_positions, size_i, size_j = sizes
+    position = tl.minimum(position, num_positions - 1)  # whose sample has a key
+    line = position // size_j
+    state = hash_of(key_ptr, 1, line // size_i, layer)[:, None]
+    i, j = (line % size_i)[:, None], (position % size_j)[:, None]
+    return dropout_factor(state, i, j, column[None, :], threshold, scale, 3, SHARED)
 
 
 # One binary for all layers: a number 1 would be folded into the code.
 @triton.jit(do_not_specialize=["layer"])
-def output_forward_kernel(
-    z, product, gate, norm_weight, norm_bias, weight, bias,
-    key, layer, threshold, factor, out, mean, reciprocal, P, ROWS, COLUMNS,
+def triangle_output_forward_kernel(
+    z_ptr, product_ptr, gate_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr,
+    key_ptr, layer, threshold, scale, out_ptr, mean_ptr, rstd_ptr, num_positions, size_i, size_j,
     SHARED: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
@@ -49,110 +49,112 @@ def output_forward_kernel(
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = position.to(tl.int64)[:, None] * Z
     channel = tl.arange(0, BLOCK_C)
-    inside = (position[:, None] < P) & (channel < C)[None, :]
-    offset = channel[None, :].to(tl.int64) * P + position[:, None]
-    x = tl.load(product + offset, mask=inside, other=0.0).to(tl.float32)
-    standard, mean_P, reciprocal_P = standardise(x, C, BLOCK_C)
-    tl.store(mean + position, mean_P, mask=position < P)
-    tl.store(reciprocal + position, reciprocal_P, mask=position < P)
-    normed = standard * load_vector(norm_weight, channel, C)[None, :]
-    normed = (normed + load_vector(norm_bias, channel, C)[None, :]).to(product.dtype.element_ty)
+    inside = (position[:, None] < num_positions) & (channel < C)[None, :]
+    offset = channel[None, :].to(tl.int64) * num_positions + position[:, None]
+    x = tl.load(product_ptr + offset, mask=inside, other=0.0).to(tl.float32)
+    x_hat, mean, rstd = standardise(x, C, BLOCK_C)
+    tl.store(mean_ptr + position, mean, mask=position < num_positions)
+    tl.store(rstd_ptr + position, rstd, mask=position < num_positions)
+    normed = x_hat * load_vector(norm_weight_ptr, channel, C)[None, :]
+    normed = (normed + load_vector(norm_bias_ptr, channel, C)[None, :]).to(
+        product_ptr.dtype.element_ty
+    )
+    dropped, sizes = (key_ptr, layer, threshold, scale), (num_positions, size_i, size_j)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
-        inside_PZ = (position[:, None] < P) & (column[None, :] < Z)
-        logit = tl.load(gate + row + column[None, :], mask=inside_PZ, other=0.0)
-        w = load_matrix(weight, column, channel, column < Z, C)
-        value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
-        value += load_vector(bias, column, Z)[None, :]
+        inside_PZ = (position[:, None] < num_positions) & (column[None, :] < Z)
+        logit = tl.load(gate_ptr + row + column[None, :], mask=inside_PZ, other=0.0)
+        weight = load_matrix(weight_ptr, column, channel, column < Z, C)
+        value = tl.dot(normed, tl.trans(weight), input_precision=PRECISION)
+        value += load_vector(bias_ptr, column, Z)[None, :]
         value *= sigmoid(logit.to(tl.float32))
-        if key is not None:
-            value *= factor_of(
-                key, layer, threshold, factor, position, column, P, ROWS, COLUMNS, SHARED
-            )
-        value += tl.load(z + row + column[None, :], mask=inside_PZ, other=0.0).to(tl.float32)
-        tl.store(out + row + column[None, :], value.to(out.dtype.element_ty), mask=inside_PZ)
+        if key_ptr is not None:
+            value *= factor_of(dropped, position, column, sizes, SHARED)
+        value += tl.load(z_ptr + row + column[None, :], mask=inside_PZ, other=0.0).to(tl.float32)
+        tl.store(
+            out_ptr + row + column[None, :], value.to(out_ptr.dtype.element_ty), mask=inside_PZ
+        )
 
 
 @triton.jit(do_not_specialize=["layer"])
-def output_backward_kernel(
-    d_out, product, gate, mean, reciprocal, norm_weight, norm_bias, weight, bias,
-    key, layer, threshold, factor,
-    d_product, d_gate, d_value, standard, P, ROWS, COLUMNS,
+def triangle_output_backward_kernel(
+    grad_out_ptr, product_ptr, gate_ptr, mean_ptr, rstd_ptr, norm_weight_ptr, norm_bias_ptr,
+    weight_ptr, bias_ptr, key_ptr, layer, threshold, scale,
+    grad_product_ptr, grad_gate_ptr, grad_value_ptr, x_hat_ptr, num_positions, size_i, size_j,
     SHARED: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of product and gate; d_value (P, Z) and standard (C, P) for the weight's."""
-    dtype: tl.constexpr = product.dtype.element_ty
+    """Gradients of product and gate; grad_value (P, Z) and x_hat (C, P) for the weight's."""
+    dtype: tl.constexpr = product_ptr.dtype.element_ty
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = position.to(tl.int64)[:, None] * Z
     channel = tl.arange(0, BLOCK_C)
-    inside_PC = (position[:, None] < P) & (channel < C)[None, :]
-    offset_PC = channel[None, :].to(tl.int64) * P + position[:, None]
-    x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
-    mean_P = tl.load(mean + position, mask=position < P, other=0.0)
-    reciprocal_P = tl.load(reciprocal + position, mask=position < P, other=0.0)
-    scale_C = load_vector(norm_weight, channel, C)
-    shift_C = load_vector(norm_bias, channel, C)
-    standard_PC = (x - mean_P[:, None]) * reciprocal_P[:, None]
-    normed = (standard_PC * scale_C[None, :] + shift_C[None, :]).to(dtype)
-    tl.store(standard + offset_PC, standard_PC.to(dtype), mask=inside_PC)
-    d_normed = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    inside_PC = (position[:, None] < num_positions) & (channel < C)[None, :]
+    offset_PC = channel[None, :].to(tl.int64) * num_positions + position[:, None]
+    x = tl.load(product_ptr + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
+    mean = tl.load(mean_ptr + position, mask=position < num_positions, other=0.0)
+    rstd = tl.load(rstd_ptr + position, mask=position < num_positions, other=0.0)
+    norm_weight = load_vector(norm_weight_ptr, channel, C)
+    norm_bias = load_vector(norm_bias_ptr, channel, C)
+    x_hat = (x - mean[:, None]) * rstd[:, None]
+    normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(dtype)
+    tl.store(x_hat_ptr + offset_PC, x_hat.to(dtype), mask=inside_PC)
+    grad_normed = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    dropped, sizes = (key_ptr, layer, threshold, scale), (num_positions, size_i, size_j)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
-        inside_PZ = (position[:, None] < P) & (column[None, :] < Z)
+        inside_PZ = (position[:, None] < num_positions) & (column[None, :] < Z)
         offset_PZ = row + column[None, :]
-        w = load_matrix(weight, column, channel, column < Z, C)
-        value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
-        value += load_vector(bias, column, Z)[None, :]
-        gradient = tl.load(d_out + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32)
-        opened = sigmoid(tl.load(gate + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32))
-        if key is not None:
-            gradient *= factor_of(
-                key, layer, threshold, factor, position, column, P, ROWS, COLUMNS, SHARED
-            )
-        gradient *= opened
-        d_logit = gradient * value * (1.0 - opened)
-        tl.store(d_gate + offset_PZ, d_logit.to(dtype), mask=inside_PZ)
-        gradient = gradient.to(dtype)
-        tl.store(d_value + offset_PZ, gradient, mask=inside_PZ)
-        d_normed = tl.dot(gradient, w, d_normed, input_precision=PRECISION)
+        weight = load_matrix(weight_ptr, column, channel, column < Z, C)
+        value = tl.dot(normed, tl.trans(weight), input_precision=PRECISION)
+        value += load_vector(bias_ptr, column, Z)[None, :]
+        grad = tl.load(grad_out_ptr + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32)
+        opened = sigmoid(tl.load(gate_ptr + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32))
+        if key_ptr is not None:
+            grad *= factor_of(dropped, position, column, sizes, SHARED)
+        grad *= opened
+        grad_logit = grad * value * (1.0 - opened)
+        tl.store(grad_gate_ptr + offset_PZ, grad_logit.to(dtype), mask=inside_PZ)
+        grad = grad.to(dtype)
+        tl.store(grad_value_ptr + offset_PZ, grad, mask=inside_PZ)
+        grad_normed = tl.dot(grad, weight, grad_normed, input_precision=PRECISION)
     # Read again: held over the loop it would cost registers, and with them warps.
-    x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
-    standard_PC = (x - mean_P[:, None]) * reciprocal_P[:, None]
-    d_x = norm_gradient(d_normed * scale_C[None, :], standard_PC, reciprocal_P, C)
-    tl.store(d_product + offset_PC, d_x.to(dtype), mask=inside_PC)
+    x = tl.load(product_ptr + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
+    x_hat = (x - mean[:, None]) * rstd[:, None]
+    grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, C)
+    tl.store(grad_product_ptr + offset_PC, grad_x.to(dtype), mask=inside_PC)
 
 
 def output_forward(
     sizes: Sizes, given: OutputArguments, z: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Updated z; mean and reciprocal deviation of each position's product."""
+    """Updated z; mean and 1 / standard deviation of each position's product."""
     product, gate, weights, dropout = given
     out = torch.empty_like(z)
-    mean, reciprocal = new_statistics(z[..., 0])
-    blocks = sizes.tile("output_forward", BLOCK_Z=sizes.pair)
-    output_forward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        z, product, gate, *weights, *drawing(dropout), out, mean, reciprocal, sizes.positions,
+    mean, rstd = new_stats(z[..., 0])
+    tile = sizes.tile("output_forward", BLOCK_Z=sizes.pair)
+    triangle_output_forward_kernel[(triton.cdiv(sizes.positions, tile["BLOCK_P"]),)](
+        z, product, gate, *weights, *drawing(dropout), out, mean, rstd, sizes.positions,
         *z.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
-        **sizes.constants(), **blocks,
+        **sizes.constants(), **tile,
     )  # fmt: skip
-    return out, mean, reciprocal
+    return out, mean, rstd
 
 
 def output_backward(
-    sizes: Sizes, given: OutputArguments, statistics: Sequence[Tensor], d_out: Tensor
+    sizes: Sizes, given: OutputArguments, stats: Sequence[Tensor], grad_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of product and gate; of the parameters, one after the other in one vector."""
     product, gate, weights, dropout = given
-    d_product, standard = torch.empty_like(product), torch.empty_like(product)
-    d_gate, d_value = torch.empty_like(gate), torch.empty_like(gate)
-    blocks = sizes.tile("output_backward", BLOCK_Z=sizes.pair)
-    output_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        d_out, product, gate, *statistics, *weights, *drawing(dropout),
-        d_product, d_gate, d_value, standard, sizes.positions, *gate.shape[1:3],
+    grad_product, x_hat = torch.empty_like(product), torch.empty_like(product)
+    grad_gate, grad_value = torch.empty_like(gate), torch.empty_like(gate)
+    tile = sizes.tile("output_backward", BLOCK_Z=sizes.pair)
+    triangle_output_backward_kernel[(triton.cdiv(sizes.positions, tile["BLOCK_P"]),)](
+        grad_out, product, gate, *stats, *weights, *drawing(dropout),
+        grad_product, grad_gate, grad_value, x_hat, sizes.positions, *gate.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
-        **sizes.constants(), **blocks,
+        **sizes.constants(), **tile,
     )  # fmt: skip
-    return d_product, d_gate, output_gradients(sizes, d_value, standard, weights)
+    return grad_product, grad_gate, output_gradients(sizes, grad_value, x_hat, weights)
