@@ -5,6 +5,9 @@ from scalefold.fetch.shared_alignments import SharedAlignments
 
 def check_mirrors(kind):
     """Local mirrors must be there, and have what is asked for, until all is fetched."""
+    query_alone = CONFIG.search is not None and CONFIG.search.query_alone
+    if kind == "alignments" and query_alone and CONFIG.data.template_hits is None:
+        return
     try:
         check_files(rows, CONFIG.data, kind)
     except InputError as error:

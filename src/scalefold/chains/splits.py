@@ -281,6 +281,8 @@ def check_choice(chains: Mapping[str, Candidate], choice: Choice, rules: Rules) 
             hint = (
                 ". Whole clusters are held out for validation: name more chains, or give "
                 "--validation a smaller number, or 0 to hold none out"
+                if rules.train_until is None
+                else f". Give a later day than --train-until {rules.train_until}"
             )
             raise InputError(
                 f"of {counted(len(chains), 'chain')} none is left for {split}"

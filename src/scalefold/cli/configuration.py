@@ -192,7 +192,7 @@ def _warn_of_restarts(stages: Mapping[str, Config]) -> None:
         if others and not training.exists():
             typer.echo(
                 f"warning: settings differ from those of {', '.join(sorted(others))} in "
-                f"{training.parent}: a new training run, {training.name}, begins beside",
+                f"{training.parent}: a new training run, {training.name}, starts beside them",
                 err=True,
             )
 

@@ -41,7 +41,7 @@ FREE_KEYS: Final = (
     "training.accept_new_data",
     "training.start_timeout_seconds",
     "training.exchange_timeout_seconds",
-    "training.max_staleness",  # above 0 the order of samples hangs on their speed anyway
+    "training.max_staleness",  # above 0 the order of samples depends on their speed anyway
     "parallel",  # other roundings, as another number of processes has
 )
 """Keys and sections that may change when a run is resumed; no other may."""

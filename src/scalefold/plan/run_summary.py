@@ -59,16 +59,17 @@ def _lacking(
 ) -> Iterator[str]:
     """Say which chains have no structure, and which no alignment, as far as it is known."""
     if structures:
+        if formats := other_formats(structures, config.data):
+            yield (
+                "formats: a run reads structures of one, and the mirrors have "
+                f"{counted(len(formats), 'file')} of another; `scalefold convert` writes all as "
+                ".cif.gz:" + listed(formats, 3)
+            )
         yield (
             f"structures: the mirrors have none for {_by_split(structures)}; these are set aside: "
             f"{_first_keys(structures)}. Correct these names in {config.data.chains}, or bring the "
             "files"
         )
-        if formats := other_formats(structures, config.data):
-            yield (
-                f"formats: a run reads structures of one, and {counted(len(formats), 'file')} "
-                "has another; `scalefold convert` writes all as .cif.gz:" + listed(formats, 3)
-            )
     if alignments:
         fate = "are set aside unless an identical chain's alignments serve them"
         if config.search is not None:
@@ -122,7 +123,7 @@ def _jobs_of_stage(config: Config) -> int:
 
 def _training(config: Config, chains: int) -> str:
     steps, size = config.training.steps, config.training.global_batch_size
-    samples = f"{steps:,} steps of {size:,} samples are {steps * size:,} samples"
+    samples = f"{steps:,} steps of {counted(size, 'sample')} are {steps * size:,} samples"
     if not chains:
         return f"{samples}, and no chain is left to train on"
     epochs = steps * size / chains

@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from scalefold.errors import InputError
+from scalefold.errors import InputError, counted
 from scalefold.io.atomic import TEMPORARY_MARK, make_folder, sync_folder, write_bytes
 from scalefold.predict.model_cif import model_cif
 from scalefold.predict.pdb_file import pdb
@@ -116,7 +116,7 @@ def check_settings(out: Path, targets: Iterable[Target], now: Mapping[str, Any])
     if others:
         name, difference = next(iter(others.items()))
         raise InputError(
-            f"{out}: has predictions by other weights or settings, {len(others)} in number. Of "
+            f"{out}: has {counted(len(others), 'prediction')} by other weights or settings. For "
             f"{name}, {difference}. Move this folder away to predict again, choose another, or go "
             "back to what it was"
         )

@@ -111,7 +111,7 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(fasta, checkpoint, tmp_
     result = predict(*command, "--recycling", "0", code=2)
     (line,) = (line for line in result.output.splitlines() if "recycling" in line)
     assert "recycling was 3 and is 0" in line
-    assert "2 in number" in line
+    assert "2 predictions" in line
     assert (done / "prediction.json").stat().st_mtime_ns == before
 
 

@@ -91,16 +91,16 @@ def pointwise_attention_backward_kernel(
     grad = tl.load(grad_ptr + here + at, mask=inside, other=0.0).to(tl.float32)
     highest = tl.full((BLOCK_P, BLOCK_H), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_P, BLOCK_H), tl.float32)
-    mean = tl.zeros((BLOCK_P, BLOCK_H), tl.float32)  # of the weights' gradients, by the weights
+    delta = tl.zeros((BLOCK_P, BLOCK_H), tl.float32)  # the weights' gradients, by the weights
     for t in tl.range(0, num_keys, num_stages=STAGES):
         key = sample * num_keys + t
         tile = key * size + start
         _, v, logit = load_key(q, k_ptr + tile, v_ptr + tile, mask_ptr + key, at, inside)
         higher, kept, weight = softmax_step(highest, logit)
         total = total * kept + weight
-        mean = mean * kept + weight * tl.sum(grad * v, 2)
+        delta = delta * kept + weight * tl.sum(grad * v, 2)
         highest = higher
-    mean /= total
+    delta /= total
     grad_q = tl.zeros((BLOCK_P, BLOCK_H, BLOCK_C), tl.float32)
     dtype = grad_q_ptr.dtype.element_ty
     for t in tl.range(0, num_keys, num_stages=STAGES):
@@ -108,7 +108,7 @@ def pointwise_attention_backward_kernel(
         tile = key * size + start
         k, v, logit = load_key(q, k_ptr + tile, v_ptr + tile, mask_ptr + key, at, inside)
         weight = tl.exp(logit - highest) / total
-        grad_logit = weight * (tl.sum(grad * v, 2) - mean)
+        grad_logit = weight * (tl.sum(grad * v, 2) - delta)
         grad_q += grad_logit[:, :, None] * k
         grad_k = grad_logit[:, :, None] * q
         tl.store(grad_k_ptr + tile + at, grad_k.to(dtype), mask=inside)
