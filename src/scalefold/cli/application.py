@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,6 +99,7 @@ def _errors_printed() -> Iterator[None]:
         if message is None:
             raise
         _print_error(message)
+        _drop_unwritten_output()
         raise typer.Exit(EXIT_INPUT_ERROR) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted", style="red")
@@ -107,6 +109,14 @@ def _errors_printed() -> Iterator[None]:
 def _print_error(message: str) -> None:
     text = Text.assemble(("error: ", "bold red"), (message, "red"))
     Console(stderr=True).print(text, soft_wrap=True)
+
+
+def _drop_unwritten_output() -> None:
+    """Keep Python from trying again at its end what cannot be written to standard output."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain(error: OSError) -> str | None:

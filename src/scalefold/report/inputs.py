@@ -120,7 +120,8 @@ def _check_run(run: Path) -> None:
 def _begun(weights: Path) -> list[str]:
     """Keys of the training runs, also of one that failed before it wrote anything."""
     failed = {LOCK_FOLDER, TRAINING_LOG}
-    folders = sorted(path for path in weights.glob("*/"))
+    found = weights.iterdir() if weights.is_dir() else ()
+    folders = sorted(path for path in found if path.is_dir())
     begun = [path for path in folders if {file.name for file in path.iterdir()} - failed]
     return [path.name for path in begun or folders]
 
