@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -101,7 +102,7 @@ def workshop(request: pytest.FixtureRequest) -> Iterator[Workshop]:
             pytest.skip(f"no {tool} here (Debian, Ubuntu: apt install buildah mmdebstrap)")
     if sys.version_info[:2] not in RELEASES:
         known = ", ".join(f"{major}.{minor}" for major, minor in RELEASES)
-        pytest.skip(f"Python {sys.version_info[0]}.{sys.version_info[1]}: Debian has {known}")
+        pytest.skip(f"Python {platform.python_version()}: the image is tested with {known}")
     cache = Path(request.config.getoption("--container-cache")).resolve()
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
