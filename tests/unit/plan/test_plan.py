@@ -92,6 +92,17 @@ def test_shared_samples_take_what_was_recorded(
         assert timing.sample(degree, "none") == pytest.approx(fmean(recorded[degree]), rel=0.1)
 
 
+@pytest.mark.parametrize("hidden", [None, 2])
+def test_two_h200_that_share_a_sample_take_what_was_recorded(
+    config: Config, known: Calibration, hidden: int | None
+) -> None:
+    """Also as if degrees had been recorded on H100s only."""
+    steps = [s for s in known.steps if (s.device, s.dap) != ("NVIDIA H200", hidden)]
+    timing = Timing(config, replace(known, steps=steps), H200)
+    recorded = record("dap-push-2xh200.json")["step_seconds_by_recycling"]["all"]
+    assert timing.sample(2, "none") == pytest.approx(fmean(recorded), rel=0.1)
+
+
 def test_push_is_taken_where_its_configuration_does_not_say_otherwise(
     config: Config, known: Calibration
 ) -> None:
