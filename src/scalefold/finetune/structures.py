@@ -18,7 +18,7 @@ from scalefold.raw.compressed import read_bytes
 from scalefold.raw.mmcif import read_entry
 from scalefold.raw.own_structures import read_pdb
 from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
-from scalefold.raw.rejected import Rejected
+from scalefold.raw.rejected import Rejected, cause_first
 
 MIRROR_PATH: Final = "{entry}.cif.gz"
 """Where the mirror has an entry."""
@@ -116,7 +116,8 @@ def _read(path: Path, max_bytes: int) -> _Read:
         if ".cif" not in path.suffixes:
             content = read_pdb(content, str(path)).as_string().encode()
     except InputError as error:
-        return _Read(problem=" ".join(str(error).split()))  # of a parser it may have lines
+        # of a parser it may have lines
+        return _Read(problem=cause_first(" ".join(str(error).split())))
     chains = tuple((chain.chain_key, chain.sequence) for chain in entry.chains)
     return _Read(entry.entry_id, chains, content)
 

@@ -128,9 +128,7 @@ def _pieces(file: BinaryIO, path: Path) -> Iterator[bytes]:
         yield from unpacked(file)
         return
     if path.suffix == ".gz":
-        raise InputError(
-            f"{path}: named .gz, but is not gzipped, it begins with {start!r}: gzip it, or "
-            "download it again."
-        )
+        found = f"it begins with {start!r}: gzip it" if start else "it is empty: remove it"
+        raise InputError(f"{path}: named .gz, but is not gzipped, {found}, or download it again.")
     while block := file.read(_PIECE_BYTES):
         yield block
