@@ -18,13 +18,15 @@ _PIECE_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 1 << 24
 MAX_STRUCTURE_BYTES: Final = 500_000_000
 """Limit of an unpacked structure, unless configured; the PDB's have up to 300 MB."""
+SHRINK: Final = "Only its first model is read: write that alone, or fewer chains, to a smaller file"
+"""How to fix that a structure is larger, where the limit is fixed."""
 RAISE_LIMIT: Final = (
     "If it is what it should be, raise data.max_structure_megabytes, and fetch and pack it again"
 )
-"""How to fix that a structure is larger."""
+"""How to fix that, where it is configured."""
 
 
-def read_bytes(path: Path, max_bytes: int | None = None, mend: str = RAISE_LIMIT) -> bytes:
+def read_bytes(path: Path, max_bytes: int | None = None, mend: str = SHRINK) -> bytes:
     """Return a file's bytes, unpacked where it is gzipped, whatever its name.
 
     Raises
@@ -95,7 +97,7 @@ def _explained(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read ({error.strerror}). Fetch it again.") from error
 
 
-def too_large(max_bytes: int, mend: str = RAISE_LIMIT) -> str:
+def too_large(max_bytes: int, mend: str) -> str:
     """Return a message: a file is too large, and how to fix it."""
     return f"has more than {max_bytes / 1e6:g} MB, unpacked. {mend}"
 

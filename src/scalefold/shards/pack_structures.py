@@ -19,6 +19,7 @@ from scalefold.errors import InputError, UnreadableError
 from scalefold.fetch.fetched import FetchRecord, check_raw
 from scalefold.io.atomic import make_folder
 from scalefold.raw.chains import ChainRow, read_chains
+from scalefold.raw.compressed import RAISE_LIMIT
 from scalefold.raw.mmcif import Chain, read_entry
 from scalefold.raw.raw_folder import mmcif_path
 from scalefold.raw.rejected import Rejected, cause_first
@@ -81,7 +82,7 @@ def pack_structures(
         ):
             path = mmcif_path(raw, entry_id, like)
             try:
-                entry = read_entry(path, config.data.max_structure_bytes)
+                entry = read_entry(path, config.data.max_structure_bytes, RAISE_LIMIT)
                 source = SourceFile.of(raw, path)
                 fetched.check_content(path, source.bytes, source.sha256)
             except UnreadableError:  # its owner can fix that
