@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from scalefold.cli.options import check_there
-from scalefold.errors import InputError
+from scalefold.errors import InputError, counted
 
 _READ: Final = (
     "Reads OpenFold's alignment databases (a folder of .index files, or one .index file), "
@@ -75,7 +75,7 @@ def _one_alignment(source: Path, out: Path, chain: str | None) -> None:
     from scalefold.search.given_alignments import read_given
 
     if chain is None or not is_chain_key(chain):
-        raise InputError(f"--chain {chain}: name the chain of {source}, such as 5pti_A")
+        raise InputError(f"--chain {chain or ''}: name the chain of {source}, such as 5pti_A")
     if source.suffix == ".pkl":
         name, content = "alphafold_hits", features_to_a3m(source)
     else:
@@ -94,7 +94,8 @@ def _structures(source: Path, out: Path) -> None:
         raise InputError(f"{out}: is not empty. Name a new folder, or delete what it holds")
     made = collect_structures(source, out, MAX_STRUCTURE_BYTES, 1, SHRINK)
     typer.echo(
-        f"{out}: {len(made.sequences):,} chains of {made.num_files:,} structures; data.mirrors: "
+        f"{out}: {counted(len(made.sequences), 'chain')} of "
+        f"{counted(made.num_files, 'structure')}; data.mirrors: "
         f'{{mmcif: [{out}], mmcif_path: "{MIRROR_PATH}"}}'
     )
     _check_complete(source, [f"{one.chain_key}: {one.reason}" for one in made.rejected])
@@ -108,7 +109,7 @@ def _databases(source: Path, out: Path) -> None:
 
     indices = database_indices(source) if source.is_dir() else [source]
     if not indices:
-        raise InputError(f"{source}: has no .index file. {_READ}")
+        raise InputError(f"{source}: holds nothing that can be converted. {_READ}")
     count, skipped = 0, []
     for problem in track(
         unpack_database(indices, out), description="chains", console=Console(stderr=True)

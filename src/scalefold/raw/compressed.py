@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from scalefold.errors import InputError, UnreadableError
+from scalefold.raw.raw_folder import in_other_formats
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _PIECE_BYTES: Final = 1 << 20
@@ -83,7 +84,11 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file. Fetch it, or correct the path.") from error
+        others = ", ".join(in_other_formats(path))
+        hint = f" ({others} is there)" if others else ""
+        raise InputError(f"{path}: no such file{hint}. Fetch it, or correct the path.") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path}: is a folder. Name a file.") from error
     except PermissionError as error:
         raise UnreadableError.of(path) from error
     except EOFError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import numpy as np
@@ -98,9 +99,8 @@ def describe_chain(folder: Path, chain_key: str, console: Console) -> None:
     """
     if folder.is_file():
         raise InputError(
-            f"{folder}: one file; a chain's structure, alignment and templates stand in several. "
-            f"Ask the folder: scalefold inspect {folder.parent} --chain {chain_key}. Without "
-            "--chain the rows of this file are listed"
+            f"{folder}: is a file, and --chain shows a chain of a shard folder: scalefold inspect "
+            f"{quote(str(folder.parent))} --chain {chain_key}. Without --chain this file is shown"
         )
     reader = ShardReader(folder)
     table = _table(chain_key, "what", "value")
@@ -164,7 +164,9 @@ def effective_sequences(msa: NDArray[np.uint8]) -> float:
 def _describe_file(path: Path, console: Console) -> None:
     family = path.name.partition("-")[0].removesuffix(".arrow")
     if family not in _COLUMNS or path.suffix != ".arrow":
-        fix = f"Unpack it: gunzip {path}" if path.suffix == ".gz" else "Name another file"
+        fix = (
+            f"Unpack it: gunzip {quote(str(path))}" if path.suffix == ".gz" else "Name another file"
+        )
         raise InputError(f"{path}: no file for inspect, by its name. {_READS}. {fix}")
     file, columns = ShardFile(path, family), _COLUMNS[family]
     if family == "index":

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
@@ -65,6 +66,8 @@ class Manifest:
             as `ChecksumError` where the manifest is damaged.
         """
         path = folder / MANIFEST_FILE
+        if folder.is_file():
+            raise InputError(f"{folder}: is a file. Give a shard folder, as {folder.parent} may be")
         if not folder.is_dir():
             raise InputError(
                 f"{folder}: no such shard folder. Run `scalefold pack`, or correct the path."
@@ -158,13 +161,13 @@ def no_shards(folder: Path) -> str:
             "writes that file)."
         )
     if (folder / "mmcif").is_dir():
-        return f"It is a raw folder: pack it with `scalefold pack --raw {folder}`."
+        return f"It is a raw folder: pack it with `scalefold pack --raw {quote(str(folder))}`."
     for path in islice(folder.rglob("*"), _MOST_LOOKED_AT):
         if path.name.endswith(STRUCTURE_SUFFIXES):
             return (
-                f"It holds structures: `scalefold inspect {path}` shows one of them, `scalefold "
-                f"chains {folder}` lists the chains of all."
+                f"It holds structures: `scalefold inspect {quote(str(path))}` shows one of them, "
+                f"`scalefold chains {quote(str(folder))}` lists the chains of all."
             )
         if path.suffix == ".a3m":
-            return f"It holds alignments: `scalefold inspect {path}` shows one of them."
+            return f"It holds alignments: `scalefold inspect {quote(str(path))}` shows one of them."
     return "Give the folder that was --out of `scalefold pack`."
