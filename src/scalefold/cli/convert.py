@@ -75,7 +75,7 @@ def _one_alignment(source: Path, out: Path, chain: str | None) -> None:
     from scalefold.search.given_alignments import read_given
 
     if chain is None or not is_chain_key(chain):
-        raise InputError(f"--chain {chain or ''}: name the chain of {source}, such as 5pti_A")
+        raise InputError(f"{source}: name its chain by --chain, such as 5pti_A")
     if source.suffix == ".pkl":
         name, content = "alphafold_hits", features_to_a3m(source)
     else:
