@@ -90,7 +90,7 @@ class SkippedEntries:
     def __iter__(self) -> Iterator[str]:
         """Give one line a kind."""
         for what, count in self._counts.items():
-            yield f"{what}: {count:,}, first {self._first[what][:120]!r}"
+            yield f"{what}: {count:,}, first {self._first[what]}"
 
 
 class Candidates:
@@ -127,7 +127,7 @@ class Candidates:
         for chain in chains:
             chain.chain_key = short_form(chain.chain_key)
             if not is_chain_key(chain.chain_key):
-                self.notes.add(f"{source}: no name of a chain", chain.chain_key)
+                self.notes.add(f"{source}: no name of a chain", repr(chain.chain_key[:80]))
                 continue
             count += 1
             if chain.sequence is not None:

@@ -43,7 +43,8 @@ def read_open_protein_set(folder: Path, notes: SkippedEntries) -> Iterator[Candi
             if not there or not there.isdisjoint(chains):
                 yield from map(Candidate, chains)
             elif chains:
-                notes.add(f"{duplicates}: lines without a folder in {folder / 'pdb'}", chains[0])
+                what = f"{duplicates}: lines without a folder in {folder / 'pdb'}"
+                notes.add(what, repr(chains[0][:80]))
     yield from map(Candidate, folders)
 
 
@@ -110,7 +111,7 @@ def _outline(path: Path) -> Outline | str:
     try:
         return read_outline(path)
     except InputError as error:
-        return str(error)
+        return " ".join(str(error).split())  # of a parser it may have lines
 
 
 def _candidates(outline: Outline) -> Iterator[Candidate]:

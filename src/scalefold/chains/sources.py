@@ -83,6 +83,8 @@ def _kind_of_file(path: Path) -> Kind:
         return "obsolete entries"
     if set(MLPERF_COLUMNS) <= set(start.split(",")):
         return "MLPerf's table"
+    if start.startswith("chain_key\t"):
+        raise InputError(f"{path}: is a list of chains already: name it in data.chains.")
     if start and is_chain_key(start.split()[0]):
         return "identical chains"
     found = f"it begins with {start[:60]!r}" if start else "it is empty"

@@ -180,8 +180,9 @@ def _clusters(text: str | None) -> Path | Literal["mmseqs", "none"] | None:
     match text:
         case "mmseqs" | "none" | None:
             return text
-        case _:
+        case _ if Path(text).is_file():
             return Path(text)
+    raise InputError(f"--clusters {text}: no such file. Name a file, or give mmseqs or none")
 
 
 def _date(text: str | None) -> datetime.date | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from scalefold.cli.options import check_there
-from scalefold.errors import InputError
+from scalefold.errors import InputError, counted
 
 _READ: Final = (
     "Reads OpenFold's alignment databases (a folder of .index files, or one .index file), "
@@ -50,7 +51,9 @@ def convert(
 ) -> None:
     """Convert alignments of OpenFold, AlphaFold and HMMER, or structures, to files of a mirror.
 
-    It can be interrupted and started again. Of identical chains one has the files, which serve all.
+    Of identical chains one has the files, which serve all. What cannot be used is listed and left
+    out; the exit code is 2 if there is any. OpenFold's databases can be interrupted and started
+    again.
     """
     from scalefold.chains.folders import structure_files
 
@@ -72,7 +75,7 @@ def _one_alignment(source: Path, out: Path, chain: str | None) -> None:
     from scalefold.search.given_alignments import read_given
 
     if chain is None or not is_chain_key(chain):
-        raise InputError(f"--chain {chain}: name the chain of {source}, such as 5pti_A")
+        raise InputError(f"{source}: name its chain by --chain, such as 5pti_A")
     if source.suffix == ".pkl":
         name, content = "alphafold_hits", features_to_a3m(source)
     else:
@@ -84,32 +87,29 @@ def _one_alignment(source: Path, out: Path, chain: str | None) -> None:
 
 
 def _structures(source: Path, out: Path) -> None:
-    from scalefold.errors import listed
     from scalefold.finetune.structures import MIRROR_PATH, collect_structures
-    from scalefold.raw.compressed import MAX_STRUCTURE_BYTES
+    from scalefold.raw.compressed import MAX_STRUCTURE_BYTES, SHRINK
 
     if out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out}: is not empty. Name a new folder, or delete what it holds")
-    made = collect_structures(source, out, MAX_STRUCTURE_BYTES, jobs=1)
+    made = collect_structures(source, out, MAX_STRUCTURE_BYTES, 1, SHRINK)
     typer.echo(
-        f"{out}: {len(made.sequences):,} chains of {made.num_files:,} structures; data.mirrors: "
+        f"{out}: {counted(len(made.sequences), 'chain')} of "
+        f"{counted(made.num_files, 'structure')}; data.mirrors: "
         f'{{mmcif: [{out}], mmcif_path: "{MIRROR_PATH}"}}'
     )
-    if made.rejected:
-        reasons = [f"{one.chain_key}: {one.reason}" for one in made.rejected]
-        typer.echo(f"skipped, {len(reasons):,}:{listed(reasons)}", err=True)
+    _check_complete(source, [f"{one.chain_key}: {one.reason}" for one in made.rejected])
 
 
 def _databases(source: Path, out: Path) -> None:
     from rich.console import Console
     from rich.progress import track
 
-    from scalefold.errors import listed
     from scalefold.raw.openfold_database import database_indices, unpack_database
 
     indices = database_indices(source) if source.is_dir() else [source]
     if not indices:
-        raise InputError(f"{source}: has no .index file. {_READ}")
+        raise InputError(f"{source}: holds nothing that can be converted. {_READ}")
     count, skipped = 0, []
     for problem in track(
         unpack_database(indices, out), description="chains", console=Console(stderr=True)
@@ -117,8 +117,14 @@ def _databases(source: Path, out: Path) -> None:
         count += 1
         if problem is not None:
             skipped.append(problem)
-    typer.echo(f"{out}: {count:,} chains")
-    if skipped:
-        typer.echo(f"skipped, {len(skipped):,}:{listed(skipped)}", err=True)
-    if count == len(skipped):
-        raise InputError(f"{source}: nothing could be taken")
+    if not count:
+        raise InputError(f"{source}: its index names no chain")
+    typer.echo(f"{out}: {count - len(skipped):,} of {count:,} chains")
+    _check_complete(source, skipped)
+
+
+def _check_complete(source: Path, left_out: Sequence[str]) -> None:
+    for reason in left_out:
+        typer.echo(reason, err=True)
+    if left_out:
+        raise InputError(f"{source}: {len(left_out):,} left out, listed above")

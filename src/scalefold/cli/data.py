@@ -62,8 +62,11 @@ def fetch(
     from scalefold.raw.chains import read_chains
     from scalefold.shards.bucket_count import with_bucket_count
     from scalefold.shards.buckets import bucket_chains
+    from scalefold.shards.schema import MANIFEST_FILE
 
     loaded = read_config(config, set_)
+    if (out / MANIFEST_FILE).is_file():
+        raise InputError(f"{out}: --out holds shards. Name a folder of its own for raw files")
     chains = read_chains(loaded.data.chains)
     if not any(chain.split == "train" for chain in chains):
         typer.echo(
@@ -170,6 +173,8 @@ def pack(
     from scalefold.shards.schema import REJECTED_FILE
 
     loaded = read_config(config, set_)
+    if (out / "mmcif").is_dir():
+        raise InputError(f"{out}: --out holds raw files. Name a folder of its own for the shards")
     per_bucket = stage in ("structures", "alignments")
     if per_bucket != (bucket is not None):
         raise InputError(
@@ -241,16 +246,16 @@ def inspect(
 
     check_there(path, "shard folder, shard file, structure or alignment")
     console = Console()
-    if path.name.endswith(STRUCTURE_SUFFIXES):
+    if chain is not None:
+        inspection.describe_chain(path, chain, console)
+    elif path.name.endswith(STRUCTURE_SUFFIXES):
         describe_entry(path, console)
     elif path.name.endswith(ENDINGS):
         content = read_given(path)
         query = query_of(content, str(path))
         inspection.describe_alignment(path, query, parse_a3m(content, query, str(path)), console)
-    elif chain is None:
-        inspection.describe_folder(path, console)
     else:
-        inspection.describe_chain(path, chain, console)
+        inspection.describe_folder(path, console)
 
 
 @app.command(

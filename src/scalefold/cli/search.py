@@ -57,7 +57,7 @@ def search(
     if number is not None:
         records = [r for r in records if part_of(r, parts) == number]
         unread = unread if number == 0 else []
-    set_aside = [Rejected(r.name, "search", f"{fasta}, line {r.line}: {r.reason}") for r in unread]
+    set_aside = [Rejected(r.name, "search", f"{r.reason} ({fasta}, line {r.line})") for r in unread]
     summary = searching.search(records, loaded, out, part=number, set_aside=set_aside)
     for outcome, count in sorted(summary.outcomes.items()):
         typer.echo(f"{count:>10,}  {outcome}")

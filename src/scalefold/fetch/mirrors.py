@@ -27,6 +27,7 @@ from scalefold.fetch.rsync import Pulled, pull
 from scalefold.fetch.rsync import stated_size as rsync_size
 from scalefold.io.atomic import file_sha256, make_folder
 from scalefold.raw.raw_folder import in_other_formats
+from scalefold.raw.rejected import cause_first
 
 _BLOCK_BYTES: Final = 1 << 20
 _MOST_REASONS: Final = 10
@@ -57,7 +58,7 @@ class UnavailableError(Exception):
     def __init__(self, reasons: Sequence[str], is_absent: bool, is_final: bool) -> None:
         more = len(reasons) - _MOST_REASONS
         shown = [*reasons[:_MOST_REASONS], *([f"and {more} more"] if more > 0 else [])]
-        super().__init__("; ".join(shown))
+        super().__init__("; ".join(map(cause_first, shown)))
         self.is_absent = is_absent
         self.is_final = is_final
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from scalefold.errors import InputError
 from scalefold.io.atomic import NO_ROOM
-from scalefold.raw.compressed import GZIP_MAGIC, too_large, unpacked
+from scalefold.raw.compressed import GZIP_MAGIC, RAISE_LIMIT, too_large, unpacked
 
 REPLACE: Final = "replace it on that mirror, or add another mirror to data.mirrors"
 
@@ -95,7 +95,7 @@ def _gzip_problem(path: Path, max_bytes: int | None) -> str | None:
             for piece in unpacked(file):
                 num_bytes += len(piece)
                 if max_bytes is not None and num_bytes > max_bytes:
-                    return too_large(max_bytes)
+                    return too_large(max_bytes, RAISE_LIMIT)
     except zlib.error as error:
         return f"is not a whole gzip file ({error}): {REPLACE}"
     except EOFError:

@@ -14,11 +14,11 @@ from scalefold.errors import InputError
 from scalefold.io.atomic import make_folder, write_bytes
 from scalefold.progress import LiveLine
 from scalefold.raw.chain_key import is_chain_key
-from scalefold.raw.compressed import read_bytes
+from scalefold.raw.compressed import RAISE_LIMIT, read_bytes
 from scalefold.raw.mmcif import read_entry
 from scalefold.raw.own_structures import read_pdb
 from scalefold.raw.raw_folder import STRUCTURE_SUFFIXES
-from scalefold.raw.rejected import Rejected
+from scalefold.raw.rejected import Rejected, cause_first
 
 MIRROR_PATH: Final = "{entry}.cif.gz"
 """Where the mirror has an entry."""
@@ -54,7 +54,9 @@ class _Read:
     problem: str = ""
 
 
-def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) -> Structures:
+def collect_structures(
+    folder: Path, mirror: Path, max_bytes: int, jobs: int, mend: str = RAISE_LIMIT
+) -> Structures:
     """Read all structures in a folder and below it, and write those that can be used to a mirror.
 
     A name of an entry is that of its file in lower case; of the PDB's own files the entry's. What
@@ -65,7 +67,7 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
     mirror : Path
         Gets ``<entry>.cif.gz``.
     max_bytes : int
-        Larger files, unpacked, are set aside.
+        Larger files, unpacked, are set aside; ``mend`` says what to do then.
 
     Raises
     ------
@@ -85,7 +87,11 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
     sequences: dict[str, str] = {}
     rejected: list[Rejected] = []
     with LiveLine("structures", len(files), seconds_between_lines=30) as line:
-        found = zip(files, read_all(partial(_read, max_bytes=max_bytes), files, jobs), strict=True)
+        found = zip(
+            files,
+            read_all(partial(_read, max_bytes=max_bytes, mend=mend), files, jobs),
+            strict=True,
+        )
         for number, (path, read) in enumerate(found, start=1):
             name = path.relative_to(folder).as_posix()
             named = {key: text for key, text in read.sequences if is_chain_key(key)}
@@ -109,14 +115,15 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
     return Structures(len(files), dict(sorted(sequences.items())), rejected)
 
 
-def _read(path: Path, max_bytes: int) -> _Read:
+def _read(path: Path, max_bytes: int, mend: str) -> _Read:
     try:
-        entry = read_entry(path, max_bytes)
-        content = read_bytes(path, max_bytes)
+        entry = read_entry(path, max_bytes, mend)
+        content = read_bytes(path)
         if ".cif" not in path.suffixes:
             content = read_pdb(content, str(path)).as_string().encode()
     except InputError as error:
-        return _Read(problem=" ".join(str(error).split()))  # of a parser it may have lines
+        # of a parser it may have lines
+        return _Read(problem=cause_first(" ".join(str(error).split())))
     chains = tuple((chain.chain_key, chain.sequence) for chain in entry.chains)
     return _Read(entry.entry_id, chains, content)
 

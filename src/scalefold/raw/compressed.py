@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from scalefold.errors import InputError, UnreadableError
+from scalefold.raw.raw_folder import in_other_formats
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _PIECE_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 1 << 24
 MAX_STRUCTURE_BYTES: Final = 500_000_000
 """Limit of an unpacked structure, unless configured; the PDB's have up to 300 MB."""
+SHRINK: Final = "Only its first model is read: write that alone, or fewer chains, to a smaller file"
+"""How to fix that a structure is larger, where the limit is fixed."""
 RAISE_LIMIT: Final = (
     "If it is what it should be, raise data.max_structure_megabytes, and fetch and pack it again"
 )
-"""How to fix that a structure is larger."""
+"""How to fix that, where it is configured."""
 
 
-def read_bytes(path: Path, max_bytes: int | None = None, mend: str = RAISE_LIMIT) -> bytes:
+def read_bytes(path: Path, max_bytes: int | None = None, mend: str = SHRINK) -> bytes:
     """Return a file's bytes, unpacked where it is gzipped, whatever its name.
 
     Raises
@@ -81,7 +84,11 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file. Fetch it, or correct the path.") from error
+        others = ", ".join(in_other_formats(path))
+        hint = f" ({others} is there)" if others else ""
+        raise InputError(f"{path}: no such file{hint}. Fetch it, or correct the path.") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path}: is a folder. Name a file.") from error
     except PermissionError as error:
         raise UnreadableError.of(path) from error
     except EOFError as error:
@@ -95,7 +102,7 @@ def _explained(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read ({error.strerror}). Fetch it again.") from error
 
 
-def too_large(max_bytes: int, mend: str = RAISE_LIMIT) -> str:
+def too_large(max_bytes: int, mend: str) -> str:
     """Return a message: a file is too large, and how to fix it."""
     return f"has more than {max_bytes / 1e6:g} MB, unpacked. {mend}"
 
@@ -128,9 +135,7 @@ def _pieces(file: BinaryIO, path: Path) -> Iterator[bytes]:
         yield from unpacked(file)
         return
     if path.suffix == ".gz":
-        raise InputError(
-            f"{path}: named .gz, but is not gzipped, it begins with {start!r}: gzip it, or "
-            "download it again."
-        )
+        found = f"it begins with {start!r}: gzip it" if start else "it is empty: remove it"
+        raise InputError(f"{path}: named .gz, but is not gzipped, {found}, or download it again.")
     while block := file.read(_PIECE_BYTES):
         yield block

@@ -24,7 +24,7 @@ from scalefold.chem.residues import RESTYPE_INDEX, UNKNOWN
 from scalefold.errors import InputError
 from scalefold.raw.atom_site import AtomTable
 from scalefold.raw.chain_key import entry_of, short_form
-from scalefold.raw.compressed import MAX_STRUCTURE_BYTES, read_bytes
+from scalefold.raw.compressed import MAX_STRUCTURE_BYTES, SHRINK, read_bytes
 from scalefold.raw.mmcif_facts import (
     EntryFacts,
     entry_name,
@@ -111,7 +111,7 @@ class Entry(EntryFacts):
         )
 
 
-def read_entry(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Entry:
+def read_entry(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES, mend: str = SHRINK) -> Entry:
     """Read all protein chains with coordinates of one file.
 
     Parameters
@@ -119,8 +119,8 @@ def read_entry(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Entry:
     path
         ``*.pdb`` or ``*.ent``, otherwise mmCIF; each may be gzipped. The entry has the file's name,
         unless it is an archive's mmCIF file, which states the name.
-    max_bytes
-        A file that is larger, unpacked, is refused.
+    max_bytes, mend
+        A file that is larger, unpacked, is refused; what to do then.
 
     Returns
     -------
@@ -135,7 +135,7 @@ def read_entry(path: Path, max_bytes: int = MAX_STRUCTURE_BYTES) -> Entry:
         The file is missing, truncated, not gzip though named so, too large, of another format, or
         has no protein chain with coordinates.
     """
-    content, source = read_bytes(path, max_bytes), str(path)
+    content, source = read_bytes(path, max_bytes, mend), str(path)
     name, _, _ = path.name.partition(".")
     if _PDB_SUFFIXES.isdisjoint(path.suffixes):
         return parse_entry(content, source, name)

@@ -21,6 +21,12 @@ class Rejected:
     reason: str
 
 
+def cause_first(message: str) -> str:
+    """Return a message that begins with a file or URL so that this stands at its end."""
+    place, _, rest = message.partition(": ")
+    return f"{rest.rstrip('.')} ({place})" if rest and "/" in place else message
+
+
 def read_rejected(path: Path) -> list[Rejected]:
     """Read a table of rejected chains; a missing file is an empty table."""
     if not path.exists():

@@ -21,9 +21,10 @@ def read_table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[s
     lines = _lines(path)
     header = next(lines, "")
     if header.split("\t") != list(columns):
+        found = f"the first line is {header[:80]!r}" if header else "the first line is empty"
+        hint = _other_separator(header) if header.startswith(columns[0]) else ""
         raise InputError(
-            f"{path}: the first line is {header[:80]!r}, expected the tab-separated header "
-            f"{' '.join(columns)}.{_other_separator(header)}"
+            f"{path}: {found}, expected the tab-separated header {' '.join(columns)}.{hint}"
         )
     for number, line in enumerate(lines, start=2):
         if not line.strip():
@@ -51,8 +52,13 @@ def _lines(path: Path) -> Iterator[str]:
                 yield line.removesuffix("\n")
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file. Create it, or correct the path.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as a table of text: {error}.") from error
+    except UnicodeDecodeError as error:
+        fix = "Unpack it" if path.suffix == ".gz" else "Name another file"
+        raise InputError(f"{path}: is no text, expected a table of text. {fix}.") from error
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}). Name another file."
+        ) from error
 
 
 def _other_separator(line: str) -> str:

@@ -84,7 +84,10 @@ def read_stockholm(
             continue
         if not is_stockholm:
             if not line.startswith(b"# STOCKHOLM"):
-                raise InputError(f"{source}: begins with {line[:40]!r}, expected '# STOCKHOLM 1.0'")
+                raise InputError(
+                    f"{source}: begins with {line[:40]!r}, expected '# STOCKHOLM 1.0': name an "
+                    "unpacked Stockholm file"
+                )
             is_stockholm = True
         elif line.startswith(b"//"):
             is_complete = True

@@ -24,7 +24,7 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.progress import LiveLine
 from scalefold.raw.fasta import FastaRecord
-from scalefold.raw.rejected import Rejected, write_rejected
+from scalefold.raw.rejected import Rejected, cause_first, write_rejected
 from scalefold.search.one_sequence import Searcher
 from scalefold.search.process import ToolError
 from scalefold.search.steps import check_step
@@ -102,7 +102,8 @@ def search(
                         searcher.copy(first, other)
                         summary.outcomes["copied from the same sequence"] += 1
                 except ToolError as error:
-                    summary.rejected += [Rejected(r.name, STAGE, str(error)) for r in group]
+                    reason = cause_first(str(error))
+                    summary.rejected += [Rejected(r.name, STAGE, reason) for r in group]
                 done += len(group)
                 line.show(done, first.name)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -130,7 +131,8 @@ def by_reason(rejected: Iterable[Rejected]) -> list[Reason]:
     counts: Counter[tuple[str, str]] = Counter()
     first: dict[tuple[str, str], Rejected] = {}
     for rejection in rejected:
-        words = _NAMES.sub("...", rejection.reason)[:_REASON_LENGTH]
+        words = _NAMES.sub("...", rejection.reason)
+        words = textwrap.shorten(words, _REASON_LENGTH, placeholder=" …")
         counts[rejection.stage, words] += 1
         first.setdefault((rejection.stage, words), rejection)
     return [Reason(*key, number, first[key]) for key, number in counts.most_common()]

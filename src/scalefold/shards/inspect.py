@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from scalefold.raw.rejected import read_rejected
 from scalefold.shards.audit import audit_table, chain_counts
 from scalefold.shards.codec import decode_chain, decode_msa
 from scalefold.shards.hit_codec import PackedHits, decode_located
+from scalefold.shards.manifest import no_shards
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.records import ChainRecord, MsaRecord, Sample
 from scalefold.shards.schema import REJECTED_FILE
@@ -37,6 +39,10 @@ _COLUMNS: Final = {
     "templates": ("templates", "best"),
 }
 """What is shown of a file, by family."""
+_READS: Final = (
+    "Inspect reads a shard folder, an .arrow file of it, a structure (.cif, .pdb, .ent, or "
+    "gzipped), or an alignment (.a3m, .sto)"
+)
 
 
 def describe_folder(path: Path, console: Console) -> None:
@@ -50,6 +56,8 @@ def describe_folder(path: Path, console: Console) -> None:
     if path.is_file():
         _describe_file(path, console)
         return
+    if path.is_dir() and not any(path.glob("*.arrow")):
+        raise InputError(f"{path}: not a shard folder. {_READS}. {no_shards(path)}")
     reader = ShardReader(path)
     manifest = reader.manifest
     facts = _table(f"{path}", "what", "value")
@@ -91,9 +99,8 @@ def describe_chain(folder: Path, chain_key: str, console: Console) -> None:
     """
     if folder.is_file():
         raise InputError(
-            f"{folder}: one file; a chain's structure, alignment and templates stand in several. "
-            f"Ask the folder: scalefold inspect {folder.parent} --chain {chain_key}. Without "
-            "--chain the rows of this file are listed"
+            f"{folder}: is a file, and --chain shows a chain of a shard folder: scalefold inspect "
+            f"{quote(str(folder.parent))} --chain {chain_key}. Without --chain this file is shown"
         )
     reader = ShardReader(folder)
     table = _table(chain_key, "what", "value")
@@ -156,12 +163,11 @@ def effective_sequences(msa: NDArray[np.uint8]) -> float:
 
 def _describe_file(path: Path, console: Console) -> None:
     family = path.name.partition("-")[0].removesuffix(".arrow")
-    if family not in _COLUMNS:
-        raise InputError(
-            f"{path}: not named as a shard, a structure or an alignment. Give a shard folder, "
-            "index.arrow, chain-<n>.arrow, msa-<n>.arrow, hits-<n>.arrow, templates-<n>.arrow, "
-            "a structure (.cif, .pdb, .ent, or gzipped), or an alignment (.a3m, .sto)."
+    if family not in _COLUMNS or path.suffix != ".arrow":
+        fix = (
+            f"Unpack it: gunzip {quote(str(path))}" if path.suffix == ".gz" else "Name another file"
         )
+        raise InputError(f"{path}: no file for inspect, by its name. {_READS}. {fix}")
     file, columns = ShardFile(path, family), _COLUMNS[family]
     if family == "index":
         table = _table(str(path), *columns)

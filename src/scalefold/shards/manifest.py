@@ -6,7 +6,9 @@ import contextlib
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, fields
+from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
@@ -24,6 +26,7 @@ from scalefold.shards.writer import ShardFacts
 QUERY_ALONE: Final = "chains with their query alone"
 """Key of their number in `Manifest.counts`; left out where there is none."""
 _RESTORE: Final = "Restore it, or run `scalefold pack` again."
+_MOST_LOOKED_AT: Final = 10_000
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -63,6 +66,8 @@ class Manifest:
             as `ChecksumError` where the manifest is damaged.
         """
         path = folder / MANIFEST_FILE
+        if folder.is_file():
+            raise InputError(f"{folder}: is a file. Give a shard folder, as {folder.parent} may be")
         if not folder.is_dir():
             raise InputError(
                 f"{folder}: no such shard folder. Run `scalefold pack`, or correct the path."
@@ -70,10 +75,7 @@ class Manifest:
         try:
             tree = read_sealed(path, _RESTORE)
         except FileNotFoundError as error:
-            raise InputError(
-                f"{path}: no manifest, so the shards of this folder are not complete. "
-                f"{_fix(folder)}"
-            ) from error
+            raise InputError(f"{folder}: no {path.name} in it. {no_shards(folder)}") from error
         version = tree.get("schema_version")
         if version not in (SCHEMA_VERSION, FORMER_VERSION):
             raise InputError(
@@ -148,17 +150,24 @@ def is_former(folder: Path) -> bool:
     return False
 
 
-def _fix(folder: Path) -> str:
-    """What to do about a folder without a manifest."""
+def no_shards(folder: Path) -> str:
+    """What a folder without a manifest is, or holds, and what to do."""
     below = folder / "shards"
     if (below / MANIFEST_FILE).is_file():
         return f"The shards are in {below}: give that folder."
-    if any(path.name.endswith(STRUCTURE_SUFFIXES) for path in folder.iterdir()):
+    if any(folder.glob("*.arrow")):
         return (
-            "It holds structures: `scalefold inspect FILE` shows one of them, `scalefold chains` "
-            "lists the chains of all."
+            "Its shards are not complete: run `scalefold pack` to its end (of its stages, index "
+            "writes that file)."
         )
-    return (
-        "Run `scalefold pack` to its end (of its stages, index writes this file), or correct the "
-        "path."
-    )
+    if (folder / "mmcif").is_dir():
+        return f"It is a raw folder: pack it with `scalefold pack --raw {quote(str(folder))}`."
+    for path in islice(folder.rglob("*"), _MOST_LOOKED_AT):
+        if path.name.endswith(STRUCTURE_SUFFIXES):
+            return (
+                f"It holds structures: `scalefold inspect {quote(str(path))}` shows one of them, "
+                f"`scalefold chains {quote(str(folder))}` lists the chains of all."
+            )
+        if path.suffix == ".a3m":
+            return f"It holds alignments: `scalefold inspect {quote(str(path))}` shows one of them."
+    return "Give the folder that was --out of `scalefold pack`."

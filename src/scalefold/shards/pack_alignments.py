@@ -24,7 +24,7 @@ from scalefold.raw.chain_key import entry_of
 from scalefold.raw.chains import read_chains
 from scalefold.raw.hhr import HhrHit, read_hhr
 from scalefold.raw.raw_folder import alignment_folder
-from scalefold.raw.rejected import Rejected
+from scalefold.raw.rejected import Rejected, cause_first
 from scalefold.raw.templates import best_first, sequence_reason
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_chains
@@ -198,7 +198,7 @@ class _Packer:
         except UnreadableError:  # its owner can fix that
             raise
         except InputError as error:
-            reason = f"{str(error).rstrip('.')}. {STAYS}"
+            reason = f"{cause_first(str(error)).rstrip('.')}. {STAYS}"
             self.rejected.append(Rejected(facts.chain_key, STAGE, reason))
             return None
         self.sources += sources

@@ -181,15 +181,15 @@ def _check_still_absent(config: Config, raw: Path, unaligned: Sequence[Rejected]
 
 
 def _with_reasons_of_fetch(set_aside: Sequence[Rejected], raw: Path) -> list[Rejected]:
-    """Return one entry a chain, by chain key: packing says the fix, fetch what mirrors said."""
+    """Return one entry a chain, by chain key: first what mirrors said, then what packing found."""
     said: dict[str, list[str]] = {}
     for table in sorted(raw.glob("rejected*.tsv")):
         for rejection in read_rejected(table):
             said.setdefault(rejection.chain_key, []).append(
-                f". Reported by {rejection.stage}: {rejection.reason}"
+                f"{rejection.reason}, says {rejection.stage}. "
             )
     return [
-        replace(own, reason="".join((own.reason.removesuffix("."), *said[own.chain_key])))
+        replace(own, reason="".join((*said[own.chain_key], f"Packing found: {own.reason}")))
         if own.chain_key in said
         else own
         for own in sorted(set_aside, key=lambda r: r.chain_key)

@@ -19,9 +19,10 @@ from scalefold.errors import InputError, UnreadableError
 from scalefold.fetch.fetched import FetchRecord, check_raw
 from scalefold.io.atomic import make_folder
 from scalefold.raw.chains import ChainRow, read_chains
+from scalefold.raw.compressed import RAISE_LIMIT
 from scalefold.raw.mmcif import Chain, read_entry
 from scalefold.raw.raw_folder import mmcif_path
-from scalefold.raw.rejected import Rejected
+from scalefold.raw.rejected import Rejected, cause_first
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_chains
 from scalefold.shards.records import ChainRecord
@@ -81,13 +82,14 @@ def pack_structures(
         ):
             path = mmcif_path(raw, entry_id, like)
             try:
-                entry = read_entry(path, config.data.max_structure_bytes)
+                entry = read_entry(path, config.data.max_structure_bytes, RAISE_LIMIT)
                 source = SourceFile.of(raw, path)
                 fetched.check_content(path, source.bytes, source.sha256)
             except UnreadableError:  # its owner can fix that
                 raise
             except InputError as error:
-                rejected.extend(Rejected(row.chain_key, STAGE, str(error)) for row in rows)
+                reason = cause_first(str(error))
+                rejected.extend(Rejected(row.chain_key, STAGE, reason) for row in rows)
                 continue
             sources.append(source)
             for row in rows:
@@ -97,7 +99,8 @@ def pack_structures(
                     record = _record(chain, row)
                     facts.append(_facts(record, shard.add(record), chain.other_parents))
                 except InputError as error:
-                    rejected.append(Rejected(row.chain_key, STAGE, f"{path}: {error}"))
+                    reason = cause_first(f"{path}: {error}")
+                    rejected.append(Rejected(row.chain_key, STAGE, reason))
     head = BucketHead(
         family="chain",
         bucket=bucket,

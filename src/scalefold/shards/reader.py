@@ -177,7 +177,8 @@ class ShardReader:
         """Return the index row of a chain."""
         row = self._find(chain_key)
         if row is None:
-            alike = [key for key in self.keys() if key.lower() == chain_key.lower()]
+            asked = chain_key.lower()
+            alike = [key for key in self.keys() if asked in (key.lower(), entry_of(key))]
             fix = (
                 f"Did you mean {alike[0]}?"
                 if alike

@@ -261,6 +261,13 @@ def test_obsolete_entries_are_left_out(tmp_path: Path) -> None:
         known(obsolete)
 
 
+def test_a_list_of_chains_is_no_source(tmp_path: Path) -> None:
+    """Its first word could be the name of a chain."""
+    (tmp_path / "chains.tsv").write_text("chain_key\tsplit\tcluster_id\n5pti_A\ttrain\t\n")
+    with pytest.raises(InputError, match=r"list of chains already: name it in data\.chains"):
+        known(tmp_path / "chains.tsv")
+
+
 def test_what_is_no_source_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         recognise(tmp_path / "absent")

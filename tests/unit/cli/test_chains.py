@@ -142,9 +142,13 @@ def test_convert(tmp_path: Path) -> None:
     index.write_text(json.dumps({"1abc_A": item, "../A": item}))
     out = tmp_path / "out"
     result = run("convert", str(database), "--out", str(out))
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 2, result.output
     assert (out / "pdb/1abc_A/a3m/uniref90_hits.a3m").read_bytes() == b">q\nMK\n"
-    assert "skipped, 1" in result.output
+    assert result.stderr.endswith(
+        f"'../A': no name of a chain such as 1abc_A\nerror: {database}: 1 left out, listed above\n"
+    )
+    index.write_text(json.dumps({"1abc_A": item}))
+    assert run("convert", str(database), "--out", str(out)).exit_code == 0
     stockholm = tmp_path / "uniref90_hits.sto"
     stockholm.write_text("# STOCKHOLM 1.0\nq   MK-V\nrow M-aV\n//\n")
     result = run("convert", str(stockholm), "--out", str(out), "--chain", "2abc_A")
@@ -180,6 +184,19 @@ def test_structures_of_two_formats_are_warned_of_and_converted(
     assert run("chains", str(mirror), *chains).exit_code == 0
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     assert "mine_A" in {row.chain_key for row in read_chains(tmp_path / "chains.tsv")}
+    caplog.clear()
+    bad = mirror / "2bad.cif.gz"
+    bad.write_bytes(b"data_")
+    assert run("chains", str(mirror), *chains).exit_code == 0
+    assert caplog.messages[-1].endswith(
+        f"{bad}: named .gz, but is not gzipped, it begins with "
+        "b'data_': gzip it, or download it again."
+    )
+    result = run("convert", str(mirror), "--out", str(tmp_path / "again"))
+    assert result.exit_code == 2, result.output
+    assert "\n2bad.cif.gz: named .gz, but is not gzipped" in result.stderr
+    assert result.stderr.endswith(f"error: {mirror}: 1 left out, listed above\n")
+    assert len(list((tmp_path / "again").iterdir())) == 3
 
 
 @pytest.mark.parametrize(

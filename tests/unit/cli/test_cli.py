@@ -341,6 +341,10 @@ def test_fetch_pack_inspect_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     options = ("-c", DEMO, "-s", f"data.chains={chains}", "-s", "data.buckets=1")
     fetched = run("fetch", *options, "--out", str(raw))
     packed = run("pack", *options, "--raw", str(raw), "--out", str(shards))
+    mixed = run("pack", *options, "--raw", str(raw), "--out", str(raw))
+    assert mixed.stderr.startswith(f"error: {raw}: --out holds raw files.")
+    mixed = run("fetch", *options, "--out", str(shards))
+    assert mixed.stderr.startswith(f"error: {shards}: --out holds shards.")
     for result in (fetched, packed, run("verify", str(shards))):
         assert result.exit_code == 0, result.output
     assert "  5pti_Z\n" in fetched.stderr

@@ -30,6 +30,7 @@ def test_bad_records_are_listed_and_the_rest_goes_on(
     (table,) = out.glob("rejected-search*.tsv")
     _, *rows = table.read_text().splitlines()
     assert len(rows) == 5
+    assert all(f" ({tmp_path / 'my.fasta'}, line " in row for row in rows)
     assert not (tmp_path / "up").exists()
 
 

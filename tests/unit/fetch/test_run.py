@@ -200,7 +200,8 @@ def test_missing_files_reject_their_chain_only(
     assert (summary.num_asked, summary.num_files) == (5 * 4, len(there))
     assert summary.num_bytes == sum(path.stat().st_size for path in there)
     reasons = {r.chain_key: r.reason for r in summary.rejected}
-    assert "2abc.cif.gz: HTTP 404" in reasons["2abc_A"]
+    assert reasons["2abc_A"].startswith("HTTP 404 (")
+    assert "2abc.cif.gz)" in reasons["2abc_A"]
     assert reasons["3abc_A"].startswith("no alignment: ")
     assert "HTTP 500 (after 2 tries)" in reasons["5abc_A"]
     assert read_rejected(tmp_path / "rejected.tsv") == list(summary.rejected)

@@ -79,6 +79,7 @@ def test_what_cannot_be_used_has_a_line_and_the_rest_goes_on(folder: Path, tmp_p
     assert "also that of 5pti.cif.gz" in reasons.pop("below/again.cif.gz")
     assert {"empty.cif", "text.pdb", "cut.cif.gz", "my protein.pdb", "abc.pdb"} == set(reasons)
     assert not any("\n" in reason for reason in reasons.values())
+    assert reasons["empty.cif"].startswith("holds no mmCIF data block")
     assert "Name the file" in reasons["my protein.pdb"]
     assert [path.name for path in (tmp_path / "mirror").iterdir()] == ["5pti.cif.gz"]
 

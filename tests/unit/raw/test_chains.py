@@ -40,6 +40,8 @@ def test_both_names_of_an_entry_are_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("", "the first line is empty, expected .* chain_key split cluster_id"),
+        ("# My configuration\n", "expected the tab-separated header chain_key split cluster_id.$"),
         ("chain\tsplit\n", "chain_key split cluster_id"),
         ("chain_key split cluster_id\n", "spaces"),
         ("chain_key,split,cluster_id\n", "commas"),
@@ -69,6 +71,14 @@ def test_bad_tables(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         read_chains(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_folder_or_a_packed_file_is_no_table(tmp_path: Path) -> None:
+    packed = tmp_path / "chains.tsv.gz"
+    packed.write_bytes(gzip.compress(HEADER.encode()))
+    for path, message in ((packed, "is no text, .* Unpack it"), (tmp_path, "Is a directory")):
+        with pytest.raises(InputError, match=f"{path}: .*{message}"):
+            read_chains(path)
 
 
 @pytest.mark.parametrize(

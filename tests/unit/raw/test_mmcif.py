@@ -298,6 +298,11 @@ def test_a_file_cut_before_it_was_compressed_may_be_the_mirrors_fault(
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_entry(tmp_path / "none.cif.gz")
+    (tmp_path / "none.cif").touch()
+    with pytest.raises(InputError, match=r"none\.cif\.gz: no such file \(none\.cif is there\)"):
+        read_entry(tmp_path / "none.cif.gz")
+    with pytest.raises(InputError, match="is a folder"):
+        read_entry(tmp_path)
 
 
 def test_entries_without_usable_protein() -> None:

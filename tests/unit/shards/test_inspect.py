@@ -98,6 +98,20 @@ def test_unknown_names_are_refused(demo, console, tmp_path):
         describe_folder(tmp_path / "no", console)
     with pytest.raises(InputError, match=r"manifest\.json"):
         describe_folder(demo.out / "manifest.json", console)
+    for path, fix in (
+        (demo.raw, f"raw folder: pack it with `scalefold pack --raw {demo.raw}`."),
+        (demo.raw / "alignments/5pti_A", "alignments: `scalefold inspect "),
+        (tmp_path, "Give the folder that was --out of `scalefold pack`."),
+        (tmp_path / "x.a3m.gz", f"Unpack it: gunzip {tmp_path}/x.a3m.gz"),
+    ):
+        if path.suffix:
+            path.touch()
+        with pytest.raises(InputError) as error:
+            describe_folder(path, console)
+        what, reads, advice = str(error.value).partition(". Inspect reads a shard folder, ")
+        assert what.startswith(f"{path}: no")
+        assert reads
+        assert fix in advice
 
 
 def test_effective_sequences_against_loops():

@@ -35,10 +35,17 @@ def test_round_trip(tmp_path):
 def test_missing_folder_manifest_and_nonsense_are_told_apart(tmp_path):
     with pytest.raises(InputError, match="no such shard folder"):
         Manifest.read(tmp_path / "no")
-    with pytest.raises(InputError, match=r"not complete.*scalefold pack"):
+    with pytest.raises(InputError, match=r"no manifest.json in it. Give the folder that"):
         Manifest.read(tmp_path)
-    (tmp_path / "5pti.cif.gz").touch()
-    with pytest.raises(InputError, match="holds structures"):
+    (tmp_path / "pt").mkdir()
+    (tmp_path / "pt/5pti.cif.gz").touch()
+    with pytest.raises(InputError, match=r"structures: `scalefold inspect \S*pt/5pti.cif.gz`"):
+        Manifest.read(tmp_path)
+    (tmp_path / "mmcif").mkdir()
+    with pytest.raises(InputError, match=rf"raw folder: .*--raw {tmp_path}"):
+        Manifest.read(tmp_path)
+    (tmp_path / "chain-00000.arrow").touch()
+    with pytest.raises(InputError, match=r"not complete.*scalefold pack"):
         Manifest.read(tmp_path)
     (tmp_path / "shards").mkdir()
     manifest().write(tmp_path / "shards")

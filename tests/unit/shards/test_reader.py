@@ -113,8 +113,9 @@ def test_unknown_chain_and_template_only_chain_are_refused(demo):
         reader.chain("9zzz_A")
     with pytest.raises(InputError, match=r"1aki_A .*'template'"):
         reader.sample("1aki_A")
-    with pytest.raises(InputError, match=r"'5PTI_a' .*5pti_A"):
-        reader.chain("5PTI_a")
+    for alike in ("5PTI_a", "5pti"):
+        with pytest.raises(InputError, match=rf"'{alike}' .*Did you mean 5pti_A"):
+            reader.chain(alike)
 
 
 def test_missing_folder_and_file(demo_copy, tmp_path):

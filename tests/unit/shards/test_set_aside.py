@@ -74,16 +74,16 @@ def break_hits(work):
 @pytest.mark.parametrize(
     ("damage", "stage", "words"),
     [
-        (break_truncated, "structure", "1aki.cif.gz: gzip stream is truncated"),
-        (break_not_gzip, "structure", "1aki.cif.gz: named .gz, but is not gzipped"),
-        (break_missing_file, "structure", "1aki.cif.gz: no such file"),
-        (break_no_protein, "structure", "has no protein chain"),
-        (break_coordinates, "structure", "of its 129 observed residues all at (0, 0, 0)"),
-        (break_width, "alignment", "has 4 aligned columns"),
+        (break_truncated, "structure", "gzip stream is truncated"),
+        (break_not_gzip, "structure", "named .gz, but is not gzipped"),
+        (break_missing_file, "structure", "no such file"),
+        (break_no_protein, "structure", "entry 1aki has no protein chain"),
+        (break_coordinates, "structure", "chain 1aki_A has the Cα atoms of its 129 observed"),
+        (break_width, "alignment", "row 2 (extra) has 4 aligned columns"),
         (break_empty_alignment, "alignment", "alignment is empty"),
         (break_other_query, "alignment", "the query differs from the chain's sequence in 1 of 129"),
         (break_no_alignment, "index", "no alignment: none of swissprot_hits"),
-        (break_hits, "alignment", "not an hhr file"),
+        (break_hits, "alignment", "has no 'Match_columns' line"),
     ],
 )
 def test_bad_chain_is_set_aside_and_the_rest_goes_on(work, damage, stage, words):
@@ -101,7 +101,8 @@ def test_bad_chain_is_set_aside_and_the_rest_goes_on(work, damage, stage, words)
     manifest = work.pack()
     rejected = read_rejected(work.out / "rejected.tsv")
     assert [(r.chain_key, r.stage) for r in rejected] == [("1aki_A", stage)]
-    assert words in rejected[0].reason
+    assert rejected[0].reason.startswith(words)
+    assert (f"({work.raw}" in rejected[0].reason) == (stage != "index")
     assert manifest.counts["chains set aside"] == 1
     # The counts add up to the chains of the list.
     counts = manifest.counts
@@ -159,8 +160,8 @@ def test_reasons_of_fetch_are_added_to_those_of_missing_chains_only(work):
     work.pack()
     (rejected,) = read_rejected(work.out / "rejected.tsv")
     assert (rejected.chain_key, rejected.stage) == ("1aki_A", "structure")
-    fix = "1aki.cif.gz: no such file. Fetch it, or correct the path."
-    assert rejected.reason.endswith(f"{fix} Reported by fetch: HTTP 404")
+    packing = "Packing found: no such file. Fetch it, or correct the path ("
+    assert rejected.reason.startswith(f"HTTP 404, says fetch. {packing}")
 
 
 def record_fetch(table, *paths):
@@ -198,7 +199,8 @@ def test_chain_whose_file_changed_since_it_was_fetched_is_set_aside(work, kind):
     (rejected,) = read_rejected(work.out / "rejected.tsv")
     assert rejected.chain_key == "2nwd_X"
     before = f"{table.name} states {len(whole[changed])} bytes"
-    assert f"{changed}: not what fetch got: {len(now)} bytes, sha256" in rejected.reason
+    assert rejected.reason.startswith(f"not what fetch got: {len(now)} bytes, sha256")
+    assert f"({changed})" in rejected.reason
     assert before in rejected.reason
     command = "structures" if kind == "structures" else "alignments"
     assert "`scalefold fetch`" in rejected.reason

@@ -205,5 +205,5 @@ def test_a_summary_of_another_shard_is_found(demo_copy):
 
 def test_folder_without_manifest_is_refused(demo_copy):
     (demo_copy.out / "manifest.json").unlink()
-    with pytest.raises(InputError, match="no manifest"):
+    with pytest.raises(InputError, match=r"no manifest.json in it. Its shards are not complete"):
         verify(demo_copy.out)
