@@ -186,10 +186,10 @@ def _with_reasons_of_fetch(set_aside: Sequence[Rejected], raw: Path) -> list[Rej
     for table in sorted(raw.glob("rejected*.tsv")):
         for rejection in read_rejected(table):
             said.setdefault(rejection.chain_key, []).append(
-                f"{rejection.reason}, says {rejection.stage}. "
+                f"{rejection.stage}: {rejection.reason.removesuffix('.')}. "
             )
     return [
-        replace(own, reason="".join((*said[own.chain_key], f"Packing found: {own.reason}")))
+        replace(own, reason="".join((*said[own.chain_key], f"pack: {own.reason}")))
         if own.chain_key in said
         else own
         for own in sorted(set_aside, key=lambda r: r.chain_key)

@@ -160,8 +160,8 @@ def test_reasons_of_fetch_are_added_to_those_of_missing_chains_only(work):
     work.pack()
     (rejected,) = read_rejected(work.out / "rejected.tsv")
     assert (rejected.chain_key, rejected.stage) == ("1aki_A", "structure")
-    packing = "Packing found: no such file. Fetch it, or correct the path ("
-    assert rejected.reason.startswith(f"HTTP 404, says fetch. {packing}")
+    packing = "pack: no such file. Fetch it, or correct the path ("
+    assert rejected.reason.startswith(f"fetch: HTTP 404. {packing}")
 
 
 def record_fetch(table, *paths):
