@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -22,7 +23,7 @@ _COLUMNS: Final = {
     "kilowatt_hours": ("kWh", ",.0f"), "cost": ("cost", ",.0f"),
 }  # fmt: skip
 
-
+logger = logging.getLogger(__name__)
 app = typer.Typer()
 
 
@@ -102,9 +103,6 @@ def plan(
     )
 
     from scalefold.plan.calibration import Calibration
-    from scalefold.plan.rows import Planner
-    from scalefold.plan.run_summary import checkpoint_bytes
-    from scalefold.plan.timing import Cluster
 
     known = Calibration.read(record or [])
     if fabric not in known.fabrics:
@@ -116,6 +114,12 @@ def plan(
             "it, such as h200. For another kind, measure steps with scalefold bench scaling, and "
             "give --record and --memory-gib"
         )
+    logger.info("planning preset %s; what no record covers is counted", settings.preset)
+
+    from scalefold.plan.rows import Planner
+    from scalefold.plan.run_summary import checkpoint_bytes
+    from scalefold.plan.timing import Cluster
+
     cluster = Cluster(kind, node_gpus, known.fabrics[fabric], gib, watts, price)
     planner = Planner(settings, cluster, known)
     rows = [planner.fastest(number) for number in gpus or _GPUS]
