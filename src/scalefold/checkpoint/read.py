@@ -116,6 +116,20 @@ def latest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def check_is_training(folder: Path) -> None:
+    """Refuse a checkpoint where the folder of a training run is meant.
+
+    Raises
+    ------
+    InputError
+        It is a checkpoint.
+    """
+    if (folder / METADATA_FILE).is_file():
+        raise InputError(
+            f"{folder}: is a checkpoint. Give the folder of its training run, {folder.parent}"
+        )
+
+
 def read_metadata(checkpoint: Path) -> Metadata:
     """Read and check what a checkpoint says of itself.
 

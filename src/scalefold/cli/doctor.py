@@ -11,6 +11,7 @@ import typer
 from scalefold.cli.options import EXIT_INPUT_ERROR, Device, read_config
 
 if TYPE_CHECKING:
+    from scalefold.config import Config
     from scalefold.doctor import Finding
 
 
@@ -46,9 +47,10 @@ def doctor(
     an op, the reason is printed below it. The last line is a verdict. The exit code is 2 if
     something must be fixed.
     """
+    settings = read_config(warm, None) if warm else None
     _show_backends(device)
-    if warm:
-        _fill_caches(device, warm)
+    if settings is not None:
+        _fill_caches(device, settings)
     from scalefold.doctor import verdict
 
     findings = []
@@ -104,11 +106,11 @@ def _show_backends(device: str) -> None:
             typer.echo(f"{'':25} not {other}: {reason}")
 
 
-def _fill_caches(device: str, config: list[Path]) -> None:
+def _fill_caches(device: str, config: Config) -> None:
     from scalefold.bench.step import first_step
     from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
 
     log_to_stderr()
-    seconds = first_step(read_config(config, None), measured_device(device))
+    seconds = first_step(config, measured_device(device))
     typer.echo(f"first step {seconds:.0f} s; what it compiled is in the caches")

@@ -97,16 +97,20 @@ def evaluate(
     if strict:
         check_origin(shards, loaded)
 
+    from scalefold.checkpoint.read import check_is_training
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.evaluate.follow import follow as follow_training
     from scalefold.evaluate.results import chains_of_mean
     from scalefold.evaluate.run import evaluate_weights
+    from scalefold.io.atomic import make_folder
 
     console = log_to_stderr(place)
     if follow:
         if split or structures:
             raise InputError("--follow goes without --split and --structures")
+        check_is_training(weights)
+        make_folder(out)
         chosen = torch_device(device)
         steps = follow_training(loaded, weights, shards, out, chosen, console)
         typer.echo(f"{out}: evaluated {counted(len(steps), 'checkpoint')} of {weights}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -22,7 +23,7 @@ _COLUMNS: Final = {
     "kilowatt_hours": ("kWh", ",.0f"), "cost": ("cost", ",.0f"),
 }  # fmt: skip
 
-
+logger = logging.getLogger(__name__)
 app = typer.Typer()
 
 
@@ -68,13 +69,15 @@ def plan(
     ] = None,
     memory_gib: Annotated[
         float | None,
-        typer.Option("--memory-gib", help="Memory of each GPU. Needed for kinds without records."),
+        typer.Option(
+            "--memory-gib", min=1.0, help="Memory of each GPU. Needed for kinds without records."
+        ),
     ] = None,
     watts: Annotated[
-        float, typer.Option(help="Power of a GPU with its share of the node.")
+        float, typer.Option(min=0.0, help="Power of a GPU with its share of the node.")
     ] = 1000.0,
     price: Annotated[
-        float, typer.Option(help="Price of a GPU for an hour, in any currency.")
+        float, typer.Option(min=0.0, help="Price of a GPU for an hour, in any currency.")
     ] = 2.5,
     format_: Annotated[
         Literal["text", "json"], typer.Option("--format", help="Format of the output.")
@@ -99,28 +102,25 @@ def plan(
         else preset_config(preset or _PRESET, parse_overrides(set_ or []))
     )
 
-    from scalefold.cli.logs import log_to_stderr
-    from scalefold.ops.kernels import triton_version
     from scalefold.plan.calibration import Calibration
-    from scalefold.plan.rows import Planner
-    from scalefold.plan.run_summary import checkpoint_bytes
-    from scalefold.plan.timing import Cluster
 
     known = Calibration.read(record or [])
     if fabric not in known.fabrics:
         raise InputError(f"--fabric {fabric}: choose one of {', '.join(known.fabrics)}")
     gib = memory_gib or next((m for n, m in known.gpu_gib.items() if kind.lower() in n.lower()), 0)
     if not gib:
-        raise InputError(f"--kind {kind}: its memory is not known: give it with --memory-gib")
-    cluster = Cluster(kind, node_gpus, known.fabrics[fabric], gib, watts, price)
-    if triton_version() is None:
-        typer.echo(
-            "warning: memory without a record is counted for plain PyTorch, which needs more than "
-            "the GPU kernels, since Triton is not installed here. To count the kernels' memory: "
-            "pip install triton",
-            err=True,
+        raise InputError(
+            f"--kind {kind}: records are of {' and '.join(known.gpu_gib)}, each named by a part of "
+            "it, such as h200. For another kind, measure steps with scalefold bench scaling, and "
+            "give --record and --memory-gib"
         )
-    log_to_stderr()
+    logger.info("planning preset %s; what no record covers is counted", settings.preset)
+
+    from scalefold.plan.rows import Planner
+    from scalefold.plan.run_summary import checkpoint_bytes
+    from scalefold.plan.timing import Cluster
+
+    cluster = Cluster(kind, node_gpus, known.fabrics[fabric], gib, watts, price)
     planner = Planner(settings, cluster, known)
     rows = [planner.fastest(number) for number in gpus or _GPUS]
     if gpus and len(gpus) == 1:

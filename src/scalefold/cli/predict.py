@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from scalefold.cli.options import (
     parse_part,
 )
 from scalefold.cli.sharing import leading
-from scalefold.errors import InputError, counted
+from scalefold.errors import InputError, counted, first_few
 
 if TYPE_CHECKING:
     from scalefold.config import Config
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from scalefold.predict.targets import Target
     from scalefold.raw.fasta import FastaRecord
 
-
+logger = logging.getLogger(__name__)
 app = typer.Typer()
 
 
@@ -158,12 +159,14 @@ def predict(
 
     from scalefold.cli.logs import log_to_stderr
     from scalefold.launcher import find_place
+
+    console = log_to_stderr(find_place())
+    logger.info("loading PyTorch, and weights: %s", first_few(weights))
+
     from scalefold.predict.members import read_members
     from scalefold.predict.run import SUMMARY_FILE, predict_targets
     from scalefold.predict.targets import fasta_targets
-    from scalefold.report.predictions import PAGE_FILE, write_predictions
 
-    console = log_to_stderr(find_place())
     bad_weights: list[Path] = []
 
     def refuse(path: Path, reason: str) -> None:
@@ -173,6 +176,8 @@ def predict(
     with leading(device) as predictors:
         if predictors is None:
             return
+        if fasta is not None:  # before weights, which take longer
+            records, refused = _of_fasta(fasta, number, parts)
         members = read_members(weights, given, overrides, refuse)
         for member in members:
             kind = "averaged weights" if member.averaged else "weights as they are in the file"
@@ -180,8 +185,6 @@ def predict(
         if shards is not None:
             targets, refused = _of_shards(shards, chain)
         else:
-            assert fasta is not None
-            records, refused = _of_fasta(fasta, number, parts)
             targets = fasta_targets(records, alignments, members[0].config.shards)
         if not targets and part is None:
             raise InputError(f"{fasta or shards}: nothing in it can be predicted, as said above")
@@ -197,6 +200,8 @@ def predict(
             predictors=predictors,
         )
     if part is None:  # a part is one of many jobs, and drawing would hold its GPU for a minute
+        from scalefold.report.predictions import PAGE_FILE, write_predictions
+
         shown = write_predictions(out, outcomes, shlex.join(sys.argv))
         typer.echo(f"{out / PAGE_FILE}: shows {counted(shown, 'structure')}", err=True)
     failed = sum(outcome.fate == "failed" for outcome in outcomes)

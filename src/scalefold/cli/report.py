@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scalefold.cli.options import Overrides, Stage, check_there, read_stage
+from scalefold.cli.options import Overrides, Stage, check_there, checked_file, read_stage
+from scalefold.errors import InputError
 
+logger = logging.getLogger(__name__)
 app = typer.Typer()
 
 RunFolder = Annotated[Path, typer.Argument(help="The run's folder.")]
@@ -46,6 +49,7 @@ def report(
             "--out",
             "-o",
             metavar="FILE",
+            callback=checked_file,
             help="HTML to write, with JSON beside it. Default: report.html in the run's folder.",
         ),
     ] = None,
@@ -80,11 +84,14 @@ def report(
     evaluation only; if there are several, --key names one.
     """
     check_there(run, "run folder")
+    if (stage or set_) and not config:
+        raise InputError("--stage and --set change a --config: give that too")
+    loaded = read_stage(config, set_, stage) if config else None
+    html = run / "report.html" if out is None else out
+    logger.info("reading %s, and drawing its figures", run)
 
     from scalefold.report import write_report
 
-    html = run / "report.html" if out is None else out
-    loaded = read_stage(config, set_, stage) if config else None
     settings = loaded.evaluation if loaded else None
     compared = [*(loaded.report.against if loaded else ()), *(against or ())]
     beside = beside or (loaded.report.beside if loaded else None)

@@ -92,6 +92,7 @@ def train(
         check_initial_weights(read_stage(config, set_, stage))
         Manifest.read(shards)
 
+    from scalefold.checkpoint.read import check_is_training
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.evaluate.evaluation_ranks import evaluate_inside, evaluation_folder
@@ -102,6 +103,7 @@ def train(
     from scalefold.train.start import train as run
 
     def settings() -> Config:
+        check_is_training(out)
         if set_aside and not resume:
             raise InputError("--set-aside only goes with --resume")
         accepted = ["training.accept_new_data=true"] if accept_new_data else []

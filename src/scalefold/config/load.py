@@ -188,6 +188,8 @@ def _read_yaml(path: Path) -> Tree:
         text = path.read_text("utf-8")
     except FileNotFoundError:
         raise InputError(f"{path}: no such configuration file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder: name the configuration file in it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as a configuration file: {error}") from None
     tree = read_yaml(text, path)

@@ -83,6 +83,7 @@ def follow(
         Bad shards; or one of the training's files cannot be read.
     """
     checkpoints = _Checkpoints(config, training, shards, out, turn)
+    logger.info("waiting for checkpoints in %s, and evaluating them", training)
     evaluated: list[int] = []
     failed: set[int] = set()
     sign, seen = ("", False), time.monotonic()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Final
 
 from scalefold.config.schema import Config
 from scalefold.engine.activation_checkpointing import ActivationCheckpointing
 from scalefold.engine.memory import MODES, state_bytes, with_reserve
 from scalefold.engine.pass_memory import pass_memory
-from scalefold.errors import InputError
-from scalefold.ops import TORCH
+from scalefold.errors import InputError, counted
+from scalefold.ops import TORCH, Ops
 from scalefold.ops.kernels import kernel_ops, triton_version
 from scalefold.plan.calibration import Calibration
 from scalefold.plan.timing import Cluster, Timing
@@ -88,8 +88,9 @@ class Planner:
         rows = list(self.rows(gpus))
         if not rows:
             raise InputError(
-                f"a sample does not fit into {gpus} GPUs of {self._cluster.memory_gib:.0f} GiB: "
-                "plan for more or larger ones, or make samples smaller"
+                f"a sample does not fit into {counted(gpus, 'GPU')} of "
+                f"{self._cluster.memory_gib:.0f} GiB: plan for more or larger ones, "
+                "or make samples smaller"
             )
         return min(rows, key=lambda row: row.step_seconds)
 
@@ -131,6 +132,18 @@ class Planner:
     @cache  # noqa: B019 - as long as the plan
     def _pass(self, mode: ActivationCheckpointing, dap: int) -> int:
         """Bytes of a pass, which do not depend on the number of GPUs."""
+        ops = self._ops
         logger.info("counting the memory of DAP %d with recomputation %s", dap, mode)
-        ops = kernel_ops() if triton_version() else TORCH
         return pass_memory(self._config, ops, mode, dap).peak
+
+    @cached_property
+    def _ops(self) -> Ops:
+        """Those whose memory is counted."""
+        if triton_version():
+            return kernel_ops()
+        logger.warning(
+            "memory without a record is counted for plain PyTorch, which needs more than the GPU "
+            "kernels, since Triton is not installed here. To count the kernels' memory: "
+            "pip install triton"
+        )
+        return TORCH

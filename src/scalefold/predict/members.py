@@ -14,6 +14,7 @@ from scalefold.config.load import make_config, merge, preset_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.predict.loaded_weights import LoadedWeights, read_weights
+from scalefold.weights.archive import check_is_weights
 
 _ALPHAFOLD: Final = re.compile(r"(?:params_)?(model_[1-5](?:_ptm)?)")
 
@@ -84,6 +85,8 @@ def read_members(
         try:
             members.append(_read_member(path, given, overrides))
         except InputError as error:
+            if len(paths) == 1:
+                raise
             refuse(path, str(error))
     if not members:
         raise InputError(f"none of {len(paths)} sets of weights can be used: correct --weights")
@@ -112,6 +115,7 @@ def _read_member(path: Path, given: Config | None, overrides: Mapping[str, Any])
     elif given is not None:
         config = given
     else:
+        check_is_weights(path)
         raise InputError(
             f"{path}: does not say which model its weights are of: add --preset, such as "
             "--preset model_1_ptm, or the run's --config"

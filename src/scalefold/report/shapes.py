@@ -194,7 +194,9 @@ def read_shaped(path: Path, shape: type[BaseModel], what: str) -> dict[str, Any]
     """
     try:
         tree: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError) as error:
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise InputError(f"{path}: {error.strerror}. Give the JSON file of {what}") from None
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not {what} ({error}). Give the JSON file of one") from None
     if lacking := misfit(shape, tree):
         raise InputError(f"{path}: not {what}: {lacking}. Give the JSON file of one")

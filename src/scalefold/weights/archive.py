@@ -33,6 +33,23 @@ def archive_kind(path: Path) -> Literal["torch", "npz"] | None:
     return "npz" if names and all(name.endswith(".npy") for name in names) else None
 
 
+def check_is_weights(path: Path) -> None:
+    """Refuse a file that begins neither as an archive nor as torch's files before 1.6, a pickle.
+
+    Raises
+    ------
+    InputError
+        It is such a file.
+    OSError
+        The file cannot be read.
+    """
+    with path.open("rb") as file:
+        if not file.read(2).startswith((b"PK", b"\x80")):
+            raise InputError(
+                f"{path}: is no file of weights, neither torch's nor an .npz file. Correct the path"
+            )
+
+
 def check_torch_archive(path: Path) -> bool:
     """Compare a torch file with the checksums in it, which torch's reader does not look at.
 

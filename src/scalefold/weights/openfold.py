@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scalefold.errors import InputError
-from scalefold.weights.archive import archive_kind, check_torch_archive
+from scalefold.weights.archive import archive_kind, check_is_weights, check_torch_archive
 from scalefold.weights.matching import State
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ def read_torch(path: Path) -> Any:
             "it with `scalefold weights import --format alphafold`"
         )
     try:
+        check_is_weights(path)
         has_checksums = check_torch_archive(path)
         tree = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:

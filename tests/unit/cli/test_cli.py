@@ -253,6 +253,11 @@ def test_a_list_without_a_chain_to_train_on(tmp_path: Path) -> None:
             "fp17",
         ),
         (["report", "{here}", "--shards", "{here}/no"], "/no: "),
+        (["report", "{here}", "--out", "{here}/no/r.html"], "no/r.html: "),
+        (["report", "{here}", "--set", "seed=1"], "--config"),
+        (["plan", "-c", "{here}"], "is a folder"),
+        (["plan", "--kind", "a100"], "records are of NVIDIA H200 and NVIDIA H100"),
+        (["plan", "--memory-gib", "-5"], "--memory-gib"),
     ],
 )
 def test_bad_paths_and_values(arguments: list[str], message: str, tmp_path: Path) -> None:
@@ -477,6 +482,15 @@ def test_following_a_training_is_not_for_several_processes(
     assert result.exit_code == 2
     refused = "2 processes"
     assert (refused in result.stderr) == (size == 2)
+
+
+def test_a_checkpoint_is_no_folder_of_a_training_run(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.json").write_text("{}")
+    here = str(tmp_path)
+    for words in (["train", "--out", here], ["evaluate", here, "--follow", "--out", f"{here}/e"]):
+        result = run(*words, "-c", DEMO, "--shards", SHARDS, "--device", "cpu")
+        assert result.exit_code == 2, result.output
+        assert f"{here}: is a checkpoint" in result.stderr
 
 
 @pytest.mark.parametrize("failed", [0, 5])

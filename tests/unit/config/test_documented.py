@@ -13,6 +13,7 @@ import yaml
 
 from scalefold.config import json_schema, load_config, make_config
 from scalefold.config.identity import packing_hash
+from scalefold.config.search import SearchConfig
 
 ROOT = Path(__file__).parents[3]
 COMMENTED_KEY = re.compile(r"#(?=( {2})*[a-z_0-9]+:)")
@@ -36,6 +37,12 @@ def test_config_yaml_names_every_key_and_its_default() -> None:
     complete = load_config([ROOT / "config.yaml"]).model_dump(mode="json")
     assert sorted(keys(uncommented())) == sorted(keys(complete))
     assert uncommented() == complete
+
+
+def test_config_yaml_names_every_key_of_a_search() -> None:
+    """Its section is null by default, so they stand below it with an indent of their own."""
+    lines = re.findall(r"^#( {3}[a-z_]+:.*)", (ROOT / "config.yaml").read_text("utf-8"), re.M)
+    assert yaml.safe_load("\n".join(lines)) == SearchConfig().model_dump(mode="json")
 
 
 def test_demo_configuration() -> None:

@@ -248,8 +248,13 @@ def test_a_run_is_planned_by_its_own_configuration(known: Calibration, tmp_path:
 def test_a_machine_without_triton_says_what_memory_it_counts(
     known: Calibration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("ops.kernels", "plan.rows"):
-        monkeypatch.setattr(f"scalefold.{module}.triton_version", lambda: None)
-    result = run("plan", "--gpus", "1", "-s", "training.recomputation=full")
+    monkeypatch.setattr("scalefold.plan.rows.triton_version", lambda: None)
+    monkeypatch.setattr("scalefold.plan.rows.pass_memory", lambda *_: PassMemory(2**30, 2**30))
+    result = run("plan", "--gpus", "8", "-s", "training.recomputation=selective")
     assert result.exit_code == 0, result.output
-    assert "plain PyTorch" in result.stderr
+    assert result.stderr.count("plain PyTorch") == 1
+    for wrong in (["--kind", "foo"], ["--kind", "foo", "--memory-gib", "80"], ["--preset", "tiny"]):
+        error = run("plan", *wrong)
+        assert error.exit_code == 2
+        assert error.stderr.startswith("error: ")
+    assert "plain PyTorch" not in run("plan", "--gpus", "1").stderr

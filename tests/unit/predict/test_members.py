@@ -56,7 +56,14 @@ def test_weights_that_cannot_be_used_are_told_and_the_others_read(
     assert "--preset" in refused[unknown]
     assert "template" in refused[other]
     with pytest.raises(InputError, match="--weights"):
-        read([missing], {})
+        read([missing, unknown], {})
+
+
+def test_the_only_weights_say_themselves_what_is_wrong(tmp_path):
+    text = tmp_path / "proteins.fasta"
+    text.write_text(">a\nMKTAYIAK\n")
+    with pytest.raises(InputError, match=r"proteins\.fasta: is no file of weights"):
+        read([text], {})
 
 
 def test_the_given_configuration_is_for_weights_that_do_not_say_theirs(
