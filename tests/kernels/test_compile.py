@@ -31,8 +31,8 @@ CASES = [
     for case in all_cases()
 ]
 
-TILES_VERSION = "3.6."
-"""Of the Triton that portable kernels' tiles were found with, which the CPU build is tested with.
+TUNED_VERSION = "3.6."
+"""Of the Triton that portable kernels were tuned with, which the CPU build is tested with.
 Another compiler gives some of them registers otherwise."""
 
 
@@ -66,9 +66,9 @@ def test_compiles_without_complaint(case: str, compiled: dict) -> None:
     assert wrong
     found = [why for why in wrong.values() if why]
     version = triton.__version__
-    if found and is_portable(case) and not version.startswith(TILES_VERSION):
+    if found and is_portable(case) and not version.startswith(TUNED_VERSION):
         assert all(why.startswith("spills ") for why in found), wrong
-        pytest.skip(f"with Triton {version}; tiles were found with {TILES_VERSION}x: {wrong}")
+        pytest.skip(f"with Triton {version}; tuned with {TUNED_VERSION}x: {wrong}")
     assert not found, wrong
 
 
@@ -80,7 +80,7 @@ def is_portable(case: str) -> bool:
 
 @pytest.mark.parametrize("arch", ["sm_100", "gfx942"])
 def test_portable_kernels_compile_for_other_gpus(arch: str) -> None:
-    """Blackwell (B200) and AMD (MI300), for which no tiles are tuned: a spill is no failure."""
+    """Blackwell (B200) and AMD (MI300), for which nothing is tuned: a spill is no failure."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-m", "tests.kernels.offline", "--arch", arch, "--spills"],

@@ -25,7 +25,7 @@ Cases = dict[str, tuple[ModuleType, str, Callable[[], Any]]]
 
 
 def compile_cases() -> list[CompileCase]:
-    """Every kernel at the model's sizes; each architecture with the tile that it would take."""
+    """Every kernel at the model's sizes; each architecture with the configuration it would take."""
     found: list[CompileCase] = []
     for arch in ("sm_80", "sm_90"):
         for dtype in (torch.bfloat16, torch.float32):

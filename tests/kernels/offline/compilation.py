@@ -158,7 +158,7 @@ def complaint(result: Resources | str, arch: str) -> str | None:
     if isinstance(result, str):
         return result
     if result.spilled_bytes:
-        return f"spills {result.spilled_bytes} bytes a thread: smaller tile or more warps"
+        return f"spills {result.spilled_bytes} bytes a thread: smaller blocks or more warps"
     if result.idle_barriers:
         return (
             f"barriers {', '.join(result.idle_barriers)} are made and never used: their memory is "

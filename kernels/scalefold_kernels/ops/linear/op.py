@@ -11,7 +11,7 @@ from scalefold_kernels.backends import HOPPER, TORCH, TRITON, Backends
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dropout.mask import Dropout, drawing
 from scalefold_kernels.packing import unpack
-from scalefold_kernels.tiles import Tile, tile_for
+from scalefold_kernels.tiles import Config, config_for
 
 _BACKENDS = Backends("residual_linear", __package__, HOPPER, TRITON, TORCH)
 
@@ -121,10 +121,10 @@ class Call:
         """Number of rows."""
         return self.batch * self.size1 * self.size2
 
-    def tile(self, kernel: str, arch: str | None = None) -> Tile:
-        """Tile of a kernel, see `tile_for`."""
+    def config(self, kernel: str, arch: str | None = None) -> Config:
+        """Configuration of a kernel, see `config_for`."""
         sizes = {"rows": self.rows, "C": self.channels, "K": self.inputs, "shared": self.shared}
-        return tile_for(kernel, self._weight, arch, **sizes)
+        return config_for(kernel, self._weight, arch, **sizes)
 
     @property
     def hashing(self) -> tuple[Any, ...]:

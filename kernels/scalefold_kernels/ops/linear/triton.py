@@ -140,12 +140,12 @@ def residual_linear_backward_kernel(
 def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> Tensor:
     """The sum of ``x`` and the update; all tensors are contiguous."""
     out = torch.empty_like(x)
-    tile = call.tile("residual_linear_forward")
-    tile["BLOCK_C"] = min(tile["BLOCK_C"], block(call.channels))
-    grid = _grid(call, tile)
-    residual_linear_forward_kernel[(*grid, triton.cdiv(call.channels, tile["BLOCK_C"]))](
+    config = call.config("residual_linear_forward")
+    config["BLOCK_C"] = min(config["BLOCK_C"], block(call.channels))
+    grid = _grid(call, config)
+    residual_linear_forward_kernel[(*grid, triton.cdiv(call.channels, config["BLOCK_C"]))](
         x, h, weight, bias, out, *_arguments(call),
-        BLOCK_K=block(call.inputs), **_constants(call, weight), **tile,
+        BLOCK_K=block(call.inputs), **_constants(call, weight), **config,
     )  # fmt: skip
     return out
 
@@ -155,21 +155,21 @@ def backward(
 ) -> None:
     """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
     channels, inputs = weight.shape
-    tile = call.tile("residual_linear_backward")
-    tile["BLOCK_K"] = min(tile["BLOCK_K"], block(inputs))
-    grid = _grid(call, tile)
+    config = call.config("residual_linear_backward")
+    config["BLOCK_K"] = min(config["BLOCK_K"], block(inputs))
+    grid = _grid(call, config)
     partial = flat_grad.new_empty(grid[0] * grid[1], flat_grad.numel(), dtype=torch.float32)
-    residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, tile["BLOCK_K"]))](
+    residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, config["BLOCK_K"]))](
         grad, h, weight, grad_h, partial, *_arguments(call),
-        BLOCK_C=block(channels), **_constants(call, weight), **tile,
+        BLOCK_C=block(channels), **_constants(call, weight), **config,
     )  # fmt: skip
     sum_rows(partial, flat_grad.dtype, flat_grad)
 
 
-def _grid(call: Call, tile: dict[str, int]) -> tuple[int, int]:
-    """Blocks of positions, and groups of lines; takes CTAS out of ``tile``."""
-    blocks = call.batch * triton.cdiv(call.size2, tile["BLOCK_R"])
-    return blocks, max(1, min(call.size1, tile.pop("CTAS") // blocks))
+def _grid(call: Call, config: dict[str, int]) -> tuple[int, int]:
+    """Blocks of positions, and groups of lines; takes CTAS out of ``config``."""
+    blocks = call.batch * triton.cdiv(call.size2, config["BLOCK_R"])
+    return blocks, max(1, min(call.size1, config.pop("CTAS") // blocks))
 
 
 def _arguments(call: Call) -> tuple[Any, ...]:

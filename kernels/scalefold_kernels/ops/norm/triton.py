@@ -168,11 +168,11 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor | None) -> Te
     """The normalised rows; fills ``stats``, if given. Parameters are contiguous."""
     out, rows, channels = x.new_empty(x.shape), rows_of(x), x.shape[-1]
     block_c = triton.next_power_of_2(channels)
-    tile = rows.tile("layer_norm_forward")
-    block_r = max(1, tile.pop("ELEMENTS") // block_c)
+    config = rows.config("layer_norm_forward")
+    block_r = max(1, config.pop("ELEMENTS") // block_c)
     layer_norm_forward_kernel[(triton.cdiv(rows.num_rows, block_r),)](
         rows.tensor, weight, bias, out, stats, rows.num_rows, rows.geometry,
-        C=channels, ROW_DIMS=rows.num_dims, BLOCK_R=block_r, BLOCK_C=block_c, **tile,
+        C=channels, ROW_DIMS=rows.num_dims, BLOCK_R=block_r, BLOCK_C=block_c, **config,
     )  # fmt: skip
     return out
 
@@ -196,9 +196,9 @@ def backward(
     normed = None if bias is None else torch.empty_like(grad_x)
     rows, grad_rows, channels = rows_of(x), rows_of(grad), x.shape[-1]
     block_c = triton.next_power_of_2(channels)
-    tile = rows.tile("layer_norm_backward")
-    block_r = max(1, tile.pop("ELEMENTS") // block_c)
-    ctas = min(tile.pop("CTAS"), triton.cdiv(rows.num_rows, block_r))
+    config = rows.config("layer_norm_backward")
+    block_r = max(1, config.pop("ELEMENTS") // block_c)
+    ctas = min(config.pop("CTAS"), triton.cdiv(rows.num_rows, block_r))
     partial = torch.empty(ctas, flat_grad.numel(), dtype=torch.float32, device=x.device)
     layer_norm_backward_kernel[(ctas,)](
         grad_rows.tensor, rows.tensor, weight.contiguous(),
@@ -206,7 +206,7 @@ def backward(
         None if through is None else through.contiguous(), grad_x, normed, others, partial,
         rows.num_rows, 0 if others is None else others.stride(0), grad_rows.geometry, rows.geometry,
         C=channels, GRAD_ROW_DIMS=grad_rows.num_dims, ROW_DIMS=rows.num_dims, CTAS=ctas,
-        BLOCK_R=block_r, BLOCK_C=block_c, **tile,
+        BLOCK_R=block_r, BLOCK_C=block_c, **config,
     )  # fmt: skip
     sum_rows(partial, flat_grad.dtype, flat_grad)
     return grad_x, normed

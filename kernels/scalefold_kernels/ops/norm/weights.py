@@ -16,7 +16,7 @@ from torch import Tensor
 from scalefold_kernels.dot import block
 from scalefold_kernels.loads import load_matrix, load_vector
 from scalefold_kernels.sums import sum_rows
-from scalefold_kernels.tiles import architecture, find_tile
+from scalefold_kernels.tiles import config_for
 
 
 @triton.jit
@@ -82,14 +82,14 @@ def finish(
     parts, total, columns = partial.shape
     rows, last = weights[0].shape[0], weights[-1].shape[0]
     flat_grad = norm_weight.new_empty(2 * columns + total * (columns + 1)) if out is None else out
-    tile = find_tile("finish_weights", architecture(partial.device), {})
-    tile["BLOCK_N"] = min(tile["BLOCK_N"], block(columns))
-    across = triton.cdiv(columns, tile["BLOCK_N"])
-    grid = triton.cdiv(max(rows, last), tile["BLOCK_R"]), len(weights), across
+    config = config_for("finish_weights", partial)
+    config["BLOCK_N"] = min(config["BLOCK_N"], block(columns))
+    across = triton.cdiv(columns, config["BLOCK_N"])
+    grid = triton.cdiv(max(rows, last), config["BLOCK_R"]), len(weights), across
     share = partial.new_empty(grid[0] * grid[1], 2 * columns)
     finish_weights_kernel[grid](
         partial, partial_bias, norm_weight, norm_bias, tuple(weights), flat_grad, share, parts,
-        total, rows, last, COLUMNS=columns, **tile,
+        total, rows, last, COLUMNS=columns, **config,
     )  # fmt: skip
     sum_rows(share, flat_grad.dtype, flat_grad[: 2 * columns])
     return flat_grad

@@ -178,18 +178,18 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
     """Fill ``out``, ``few`` and the statistics."""
     weight, outputs = projections.weight, projections.sizes.outputs
     rows = rows_of(x)
-    tile = rows.tile("normed_projection_forward", D=outputs)
+    config = rows.config("normed_projection_forward", D=outputs)
     if outputs == 0:
-        tile["CHUNKS"] = 0
-    blocks = triton.cdiv(outputs, max(1, tile["CHUNKS"] * tile["BLOCK_D"])) or 1
-    ctas = triton.cdiv(tile.pop("CTAS"), blocks)
-    ctas = min(ctas, triton.cdiv(rows.num_rows, tile["BLOCK_R"]))
+        config["CHUNKS"] = 0
+    blocks = triton.cdiv(outputs, max(1, config["CHUNKS"] * config["BLOCK_D"])) or 1
+    ctas = triton.cdiv(config.pop("CTAS"), blocks)
+    ctas = min(ctas, triton.cdiv(rows.num_rows, config["BLOCK_R"]))
     normed_projection_forward_kernel[(blocks, ctas)](
         rows.tensor, norm.weight, norm.bias, weight, projections.bias, projections.first_scale,
         projections.few, projections.few_scale, out, None if projections.few is None else few,
         norm.stats, rows.num_rows, outputs, projections.first, projections.sizes.first_biased,
         projections.sizes.few, rows.num_rows // x.shape[0], rows.geometry,
-        CTAS=ctas, BLOCK_F=MAX_FEW_OUTPUTS, **_constants(rows), **tile,
+        CTAS=ctas, BLOCK_F=MAX_FEW_OUTPUTS, **_constants(rows), **config,
     )  # fmt: skip
 
 
@@ -232,15 +232,15 @@ def backward_narrow(
     normed = None if grad_normed is None else torch.empty_like(grad_x)
     rows, grad_rows = rows_of(x), rows_of(grad)
     others = int(grad_normed is not None)
-    tile = rows.tile("normed_projection_backward", D=outputs, others=others)
-    ctas = min(tile.pop("CTAS"), triton.cdiv(rows.num_rows, tile["BLOCK_R"]))
+    config = rows.config("normed_projection_backward", D=outputs, others=others)
+    ctas = min(config.pop("CTAS"), triton.cdiv(rows.num_rows, config["BLOCK_R"]))
     partial = torch.empty(ctas, flat_grad.numel(), dtype=torch.float32, device=x.device)
     normed_projection_backward_kernel[(ctas,)](
         grad_rows.tensor, scale, grad_normed, rows.tensor, norm.weight, norm.bias, weight,
         norm.stats, through, grad_x, normed, partial, rows.num_rows, outputs, first_biased,
         grad_rows.geometry, rows.geometry,
         GRAD_ROW_DIMS=grad_rows.num_dims, CTAS=ctas, BLOCK_D=block(outputs),
-        **_constants(rows), **tile,
+        **_constants(rows), **config,
     )  # fmt: skip
     sum_rows(partial, flat_grad.dtype, flat_grad)
     return grad_x, normed

@@ -20,7 +20,7 @@ from scalefold_kernels import dot
 from scalefold_kernels.checks import check_batch
 from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.ops.norm.weights import finish
-from scalefold_kernels.tiles import tile_for
+from scalefold_kernels.tiles import config_for
 
 MAX_CHANNELS = 256
 MAX_HIDDEN_CHANNELS = 32
@@ -196,12 +196,12 @@ def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS:
     """Fill both operands."""
     batch, num_seq, num_res, _ = m_BSNM.shape
     norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b = parameters
-    tile, sizes = _tile("forward", m_BSNM, weight_a)
+    config, sizes = _config("forward", m_BSNM, weight_a)
     check_batch("outer_product_operands", m_BSNM)
     outer_product_operands_forward_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
         m_BSNM, mask_BSN, norm_weight, norm_bias, weight_a, weight_b, bias_a, bias_b, out_2BNCS,
         num_seq, num_res, len(weight_a), m_BSNM.stride(), mask_BSN.stride(),
-        **sizes, **tile,
+        **sizes, **config,
     )  # fmt: skip
 
 
@@ -218,28 +218,30 @@ def backward(
     batch, num_seq, num_res, channels = m_BSNM.shape
     norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
     hidden = len(weight_a)
-    tile, sizes = _tile("backward", m_BSNM, weight_a)
+    config, sizes = _config("backward", m_BSNM, weight_a)
     num_blocks = batch * num_res * triton.cdiv(num_seq, sizes["BLOCK_S"])
-    ctas = min(tile.pop("CTAS"), num_blocks)
+    ctas = min(config.pop("CTAS"), num_blocks)
     partial = m_BSNM.new_empty(ctas, 2 * hidden, channels, dtype=torch.float32)
     partial_bias = partial.new_empty(ctas, 2 * hidden)
     outer_product_operands_backward_kernel[(ctas,)](
         grad_2BNCS, m_BSNM, mask_BSN, norm_weight, weight_a, weight_b, through, grad_m, partial,
         partial_bias, (batch, num_seq, num_res, hidden), m_BSNM.stride(), mask_BSN.stride(),
-        CTAS=ctas, **sizes, **tile,
+        CTAS=ctas, **sizes, **config,
     )  # fmt: skip
     finish(partial, partial_bias, norm_weight, norm_bias, [weight_a, weight_b], flat_grad)
 
 
-def _tile(direction: str, m: Tensor, weight: Tensor) -> tuple[dict[str, int], dict[str, int | str]]:
+def _config(
+    direction: str, m: Tensor, weight: Tensor
+) -> tuple[dict[str, int], dict[str, int | str]]:
     """How a kernel is launched, and its sizes."""
     hidden, channels = weight.shape
-    tile = tile_for(f"outer_product_operands_{direction}", m, C=hidden, M=channels)
+    config = config_for(f"outer_product_operands_{direction}", m, C=hidden, M=channels)
     block_m = dot.block(channels)
-    return tile, {
+    return config, {
         "M": channels,
         "PRECISION": dot.precision(m.dtype),
-        "BLOCK_S": max(16, tile.pop("ELEMENTS") // block_m),
+        "BLOCK_S": max(16, config.pop("ELEMENTS") // block_m),
         "BLOCK_C": dot.block(hidden),
         "BLOCK_M": block_m,
     }

@@ -14,7 +14,7 @@ from scalefold_kernels.backends import HOPPER, TRITON, Backends
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.rows import channels_together
-from scalefold_kernels.tiles import Tile, tile_for
+from scalefold_kernels.tiles import Config, config_for
 
 _BACKENDS = Backends("transition", __package__, HOPPER, TRITON)
 
@@ -139,7 +139,7 @@ def matrix(x: Tensor) -> Tensor:
     return rows.contiguous() if needs_int64(rows[:_BLOCK]) else rows
 
 
-def tile_of(kernel: str, x_RC: Tensor, num_hidden: int, arch: str | None = None) -> Tile:
-    """Tile of a kernel, see `tile_for`."""
+def config_of(kernel: str, x_RC: Tensor, num_hidden: int, arch: str | None = None) -> Config:
+    """Configuration of a kernel, see `config_for`."""
     num_rows, channels = x_RC.shape
-    return tile_for(kernel, x_RC, arch, rows=num_rows, C=channels, H=num_hidden)
+    return config_for(kernel, x_RC, arch, rows=num_rows, C=channels, H=num_hidden)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.ops.norm.triton import standardise, store_statistics
-from scalefold_kernels.ops.transition.op import Kept, Parameters, tile_of
+from scalefold_kernels.ops.transition.op import Kept, Parameters, config_of
 from scalefold_kernels.sums import sum_rows
 
 MAX_HIDDEN_ELEMENTS = 1 << 27
@@ -129,11 +129,11 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
     """Fill ``out``, and what is kept for backward."""
     num_rows, channels = x_RC.shape
     num_hidden = parameters.up_weight.shape[0]
-    tile = tile_of("transition_forward", x_RC, num_hidden)
-    transition_forward_kernel[(triton.cdiv(num_rows, tile["BLOCK_R"]),)](
+    config = config_of("transition_forward", x_RC, num_hidden)
+    transition_forward_kernel[(triton.cdiv(num_rows, config["BLOCK_R"]),)](
         x_RC, *parameters, out_RC, *(kept or (None, None)), num_rows, x_RC.stride(0),
         C=channels, H=num_hidden, PRECISION=precision(x_RC.dtype), BLOCK_C=block(channels),
-        **tile,
+        **config,
     )  # fmt: skip
 
 
@@ -165,16 +165,16 @@ def _hidden(
     """Hidden channels of some rows, their gradient, and both biases' gradients in float32."""
     num_rows, channels = normed.shape
     num_hidden = up.shape[0]
-    tile = tile_of("transition_hidden", normed, num_hidden)
+    config = config_of("transition_hidden", normed, num_hidden)
     hidden = normed.new_empty(num_rows, num_hidden)
     grad_hidden = torch.empty_like(hidden)
-    blocks = triton.cdiv(num_rows, tile["BLOCK_R"])
+    blocks = triton.cdiv(num_rows, config["BLOCK_R"])
     up_bias_sums = normed.new_empty(blocks, num_hidden, dtype=torch.float32)
     down_bias_sums = normed.new_empty(blocks, channels, dtype=torch.float32)
-    transition_hidden_kernel[(triton.cdiv(num_hidden, tile["BLOCK_H"]), blocks)](
+    transition_hidden_kernel[(triton.cdiv(num_hidden, config["BLOCK_H"]), blocks)](
         normed, up, up_bias, grad, down, hidden, grad_hidden, up_bias_sums, down_bias_sums,
         num_rows, grad.stride(0),
-        C=channels, H=num_hidden, PRECISION=precision(normed.dtype), **tile,
+        C=channels, H=num_hidden, PRECISION=precision(normed.dtype), **config,
     )  # fmt: skip
     grad_up_bias = sum_rows(up_bias_sums, torch.float32)
     return hidden, grad_hidden, grad_up_bias, sum_rows(down_bias_sums, torch.float32)

@@ -41,7 +41,7 @@ MAX_KEYS = 512
 MAX_CHANNELS = 32
 """Widest heads that the kernels take.
 
-With heads of 64 channels, some tiles gave wrong results on an H200. Neither the tiles, nor the
+With heads of 64 channels, some configurations gave wrong results on an H200. Neither they, nor the
 cause, nor the version of Triton is recorded. No attention of the model has heads that wide.
 """
 
@@ -74,8 +74,8 @@ def why_not(function: str, call: Call) -> str | None:
     if reason := why_unreachable(q, k, v, gate):
         return reason
     for kernel in (of_forward, of_queries, of_keys):
-        tile = kernel.constants(call)
-        if kernel.ctas_an_sm(call, tile) * tile.get("GROUPS", 1) < MIN_WARP_GROUPS:
+        config = kernel.constants(call)
+        if kernel.ctas_an_sm(call, config) * config.get("GROUPS", 1) < MIN_WARP_GROUPS:
             return f"an SM holds fewer than {MIN_WARP_GROUPS} warp groups of a kernel"
     return None
 

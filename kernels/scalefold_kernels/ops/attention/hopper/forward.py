@@ -344,10 +344,10 @@ def launch(call: Call, kept: Kept) -> None:
     q, k, v, gate, mask, bias, *_ = call
     out, lse, rest = kept
     bias = None if bias is None else launches.bias_rows(bias)
-    tile = constants(call)
-    block, blocks = tile["BLOCK_K"], triton.cdiv(call.num_queries, 64 * tile["GROUPS"])
+    config = constants(call)
+    block, blocks = config["BLOCK_K"], triton.cdiv(call.num_queries, 64 * config["GROUPS"])
     # All blocks of a row and head share their keys, and so are under way at a time.
-    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, tile), blocks)
+    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, config), blocks)
     q_desc = launches.rows(q, 64)
     attention_forward_hopper_kernel[(ctas, call.batch)](
         q_desc, launches.rows(k, block), launches.rows(v, block),
@@ -355,22 +355,22 @@ def launch(call: Call, kept: Kept) -> None:
         launches.rows(out, 64), launches.rows(out if rest is None else rest, 64), mask, lse,
         call.mask_strides, lse.stride(2), *call.scalars,
         HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=call.bias_scale,
-        TRANSPOSED=transposed(bias), KEEPS=rest is not None, **tile,
+        TRANSPOSED=transposed(bias), KEEPS=rest is not None, **config,
     )  # fmt: skip
 
 
 def constants(call: Call) -> dict[str, int]:
-    tile = call.tile("attention_forward_hopper", "sm_90")
-    block = tile["BLOCK_K"]
-    tile["KEYS"] = launches.key_slots(call, block)
-    return launches.in_blocks(call, tile, triton.cdiv(call.num_keys, block))
+    config = call.config("attention_forward_hopper", "sm_90")
+    block = config["BLOCK_K"]
+    config["KEYS"] = launches.key_slots(call, block)
+    return launches.in_blocks(call, config, triton.cdiv(call.num_keys, block))
 
 
-def ctas_an_sm(call: Call, tile: dict[str, int]) -> int:
+def ctas_an_sm(call: Call, config: dict[str, int]) -> int:
     """How many CTAs fit: shared memory has bias, keys, values, queries, results and two masks."""
-    block, channels, queries = tile["BLOCK_K"], tile["C"], 64 * tile["GROUPS"]
-    bias = 2 * 64 * block if call.bias is None else 2 * queries * block * tile["NUM_BLOCKS"]
-    rows = 2 * channels * (2 * tile["STAGES"] * block + 2 * queries)
+    block, channels, queries = config["BLOCK_K"], config["C"], 64 * config["GROUPS"]
+    bias = 2 * 64 * block if call.bias is None else 2 * queries * block * config["NUM_BLOCKS"]
+    rows = 2 * channels * (2 * config["STAGES"] * block + 2 * queries)
     rest = 0 if call.bias is None else channels * queries
-    needed = bias + rows + rest + 4 * tile["KEYS"]
-    return launches.fitting(needed, tile["GROUPS"] + 1, tile["maxnreg"])
+    needed = bias + rows + rest + 4 * config["KEYS"]
+    return launches.fitting(needed, config["GROUPS"] + 1, config["maxnreg"])

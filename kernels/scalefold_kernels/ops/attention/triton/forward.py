@@ -178,11 +178,11 @@ def attention_forward_kernel(
 def forward(call: Call, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
     """Fill ``out``, ``lse`` and, unless it is None, ``rest``: see `Kept`."""
     q, k, v, gate, mask, bias, *_ = call
-    tile = call.tile("attention_forward")
-    attention_forward_kernel[grid_of(call, call.num_queries, tile["BLOCK_Q"])](
+    config = call.config("attention_forward")
+    attention_forward_kernel[grid_of(call, call.num_queries, config["BLOCK_Q"])](
         q, k, v, gate, mask, bias, out, lse, rest, *map(strides, (q, k, v, gate)),
         call.mask_strides, strides(bias), strides(out), strides(rest), lse.stride(2),
         *call.scalars,
         C=call.channels, BIAS_SCALE=call.bias_scale,
-        REST_SHIFT=0 if rest is None else SHIFTS[out.dtype], **tile,
+        REST_SHIFT=0 if rest is None else SHIFTS[out.dtype], **config,
     )  # fmt: skip

@@ -164,8 +164,8 @@ def backward(
     grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, flat_grad: Tensor
 ) -> None:
     channels, inputs = weight.shape
-    tile = call.tile("residual_linear_backward_hopper", "sm_90")
-    width, block = padded(channels), tile["BLOCK_K"]
+    config = call.config("residual_linear_backward_hopper", "sm_90")
+    width, block = padded(channels), config["BLOCK_K"]
     columns = triton.cdiv(inputs, block)
     order = parts.Order.of(call, max(1, num_sms(grad.device) // columns))
     ctas = order.blocks * order.groups
@@ -174,6 +174,6 @@ def backward(
         parts.boxes_of(grad, call, width), parts.boxes_of(h, call, block),
         tiles_of(weight, width, block), parts.boxes_of(grad_h, call, block // 2), partial,
         *call.hashing, call.key_stride, tuple(order),
-        C=channels, K=inputs, SHARED=call.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **tile,
+        C=channels, K=inputs, SHARED=call.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **config,
     )  # fmt: skip
     sum_rows(partial, flat_grad.dtype, flat_grad)

@@ -127,8 +127,8 @@ def residual_linear_forward_hopper_kernel(
 def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> Tensor:
     out = torch.empty_like(x)
     channels, inputs = weight.shape
-    tile = call.tile("residual_linear_forward_hopper", "sm_90")
-    width, block = padded(inputs), min(tile.pop("BLOCK_C"), padded(channels))
+    config = call.config("residual_linear_forward_hopper", "sm_90")
+    width, block = padded(inputs), min(config.pop("BLOCK_C"), padded(channels))
     columns = triton.cdiv(channels, block)
     order = parts.Order.of(call, 2 * max(1, num_sms(x.device) // columns))
     residual_linear_forward_hopper_kernel[(columns * triton.cdiv(order.blocks * order.groups, 2),)](
@@ -136,6 +136,6 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> T
         tiles_of(weight, block, width), parts.boxes_of(out, call, block), bias, *call.hashing,
         call.key_stride, tuple(order),
         C=channels, SHARED=call.shared, BLOCK_K=width, BLOCK_C=block, COLUMN_BLOCKS=columns,
-        **tile,
+        **config,
     )  # fmt: skip
     return out

@@ -309,8 +309,8 @@ def backward(
 ) -> Tensor:
     assert grad is not None
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
-    tile = rows.tile("normed_projection_backward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
-    width, block = padded(sizes.channels), tile["BLOCK_D"]
+    config = rows.config("normed_projection_backward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
+    width, block = padded(sizes.channels), config["BLOCK_D"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     ctas = num_ctas(num_tiles, x.device)
     x_rows = rows.matrix()
@@ -333,7 +333,7 @@ def backward(
         num_tiles,
         C=sizes.channels, D=sizes.outputs, F=sizes.few, SCALED=scaled,
         FIRST_BIASED=sizes.first_biased, BLOCK_C=width, BLOCK_F=MAX_FEW_OUTPUTS,
-        HAS_THROUGH=through is not None, HAS_FEW=sizes.few > 0, **tile,
+        HAS_THROUGH=through is not None, HAS_FEW=sizes.few > 0, **config,
     )  # fmt: skip
     # The CTAs' sums, added up, come first of all gradients.
     sum_rows(sums, x.dtype, gradients.flat[:num_sums])

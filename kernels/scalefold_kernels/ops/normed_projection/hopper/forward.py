@@ -179,8 +179,8 @@ def normed_projection_forward_hopper_kernel(
 
 def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: Tensor) -> None:
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
-    tile = rows.tile("normed_projection_forward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
-    width, block = padded(sizes.channels), tile["BLOCK_D"]
+    config = rows.config("normed_projection_forward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
+    width, block = padded(sizes.channels), config["BLOCK_D"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     few_weight = weight if projections.few is None else projections.few
     bias = projections.scaled_bias()
@@ -192,5 +192,5 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         norm.stats, sizes.first_biased, rows.num_rows, rows.num_rows // x.shape[0], num_tiles,
         C=sizes.channels, D=sizes.outputs, F=sizes.few,
         SCALED=0 if projections.first_scale == 1 else projections.first, BLOCK_C=width,
-        BLOCK_F=few_block(sizes.few), HAS_BIAS=bias is not None, HAS_FEW=sizes.few > 0, **tile,
+        BLOCK_F=few_block(sizes.few), HAS_BIAS=bias is not None, HAS_FEW=sizes.few > 0, **config,
     )  # fmt: skip

@@ -318,7 +318,7 @@ def mean_products(factors: Factors, mean: Mean) -> None:
         tiles_of(mean.z, *whole), tiles_of(mean.out, *whole), second_YMD, mean.out, mean.out,
         mean.number, mean.bias, _shape(chain), second_YMD.stride(), tiling, tiling,
         mean.number.stride(),
-        EPS=EPS, MEAN=True, **factors.tile("outer_product_chained_hopper"),
+        EPS=EPS, MEAN=True, **factors.config("outer_product_chained_hopper"),
     )  # fmt: skip
 
 
@@ -350,7 +350,7 @@ def operand_gradients(grad_IJZ: Tensor, factors: Factors) -> list[Tensor]:
         tiles_of(chains[1].third, 1, SIZE_D.value, SIZE_N.value), unused, unused, unused,
         chains[0].second, *parts, parts[0], parts[0], _shape(chains[0]), chains[0].second.stride(),
         *tilings, (0, 0),
-        EPS=EPS, MEAN=False, **factors.tile("outer_product_chained_hopper"),
+        EPS=EPS, MEAN=False, **factors.config("outer_product_chained_hopper"),
     )  # fmt: skip
     return parts
 

@@ -167,6 +167,6 @@ def weight_gradient_parts(grad_IJZ: Tensor, factors: Factors) -> Tensor:
         tiles_of(factors.b, PAIR.value, SIZE_D.value, SIZE_S.value),
         tiles_of(grad_IJZ.transpose(0, 1), 1, BLOCK_I.value, ROWS.value), parts, channels, size_z,
         size_j, PAIR.value * pairs,
-        **factors.tile("outer_product_weight_gradient_hopper"),
+        **factors.config("outer_product_weight_gradient_hopper"),
     )  # fmt: skip
     return parts

@@ -19,7 +19,7 @@ from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.ops.norm.triton import EPS
 from scalefold_kernels.ops.transition.hopper.parts import load_bias, relu, width_of
-from scalefold_kernels.ops.transition.op import Kept, Parameters, tile_of
+from scalefold_kernels.ops.transition.op import Kept, Parameters, config_of
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 Cta = namedtuple(
@@ -181,8 +181,8 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
     norm_weight, norm_bias, up, up_bias, down, down_bias = parameters
     num_rows, channels = x_RC.shape
     num_hidden = len(up)
-    tile = tile_of("transition_forward_hopper", x_RC, num_hidden, "sm_90")
-    width, block = width_of(channels), tile["BLOCK_H"]
+    config = config_of("transition_forward_hopper", x_RC, num_hidden, "sm_90")
+    width, block = width_of(channels), config["BLOCK_H"]
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
     # Unused when KEEP is false; TMA descriptors may not be None.
     normed, stats = kept or (out_RC, up_bias)
@@ -190,5 +190,5 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
         tiles_of(x_RC, ROWS.value, width), tiles_of(up, block, width), tiles_of(down, width, block),
         tiles_of(out_RC, ROWS.value, width), tiles_of(normed, ROWS.value, width), norm_weight,
         norm_bias, up_bias, down_bias, stats, num_rows, num_tiles,
-        C=channels, H=num_hidden, BLOCK_C=width, KEEP=kept is not None, **tile,
+        C=channels, H=num_hidden, BLOCK_C=width, KEEP=kept is not None, **config,
     )  # fmt: skip

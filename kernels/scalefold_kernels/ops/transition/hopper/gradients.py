@@ -22,7 +22,7 @@ from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, zeros
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.transition.hopper import parts
 from scalefold_kernels.ops.transition.hopper.parts import DEPTH, relu
-from scalefold_kernels.ops.transition.op import Parameters, tile_of
+from scalefold_kernels.ops.transition.op import Parameters, config_of
 from scalefold_kernels.smem import SUMS
 from scalefold_kernels.tma import tiles_of
 
@@ -184,8 +184,8 @@ def gradients(
         Partial sums over rows of ``grad_hidden``.
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
-    tile = tile_of("transition_gradients_hopper", grad_RC, num_hidden, "sm_90")
-    width, block = parts.width_of(channels), tile["BLOCK_H"]
+    config = config_of("transition_gradients_hopper", grad_RC, num_hidden, "sm_90")
+    width, block = parts.width_of(channels), config["BLOCK_H"]
     # Whole tiles of the next kernel: zeros beyond the last row, for its sums.
     num_rows = 2 * ROWS.value * triton.cdiv(num_rows, 2 * ROWS.value)
     num_pieces = num_rows // ROWS.value * 2 * triton.cdiv(num_hidden, 2 * DEPTH.value)
@@ -203,6 +203,6 @@ def gradients(
         tiles_of(parameters.down_weight, width, block),
         tiles_of(grad_hidden, ROWS.value, DEPTH.value), parameters.up_bias, products, sums,
         num_rows, rows_per_part,
-        C=channels, H=num_hidden, BLOCK_C=width, **tile,
+        C=channels, H=num_hidden, BLOCK_C=width, **config,
     )  # fmt: skip
     return grad_hidden, products, sums

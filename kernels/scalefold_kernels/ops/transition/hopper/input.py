@@ -20,7 +20,7 @@ from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen, zeros
 from scalefold_kernels.ops.transition.hopper import parts
 from scalefold_kernels.ops.transition.hopper.parts import DEPTH
-from scalefold_kernels.ops.transition.op import Parameters, tile_of
+from scalefold_kernels.ops.transition.op import Parameters, config_of
 from scalefold_kernels.smem import SUMS
 from scalefold_kernels.tma import num_ctas, tiles_of
 
@@ -201,7 +201,7 @@ def input_gradient(
     gradient, and of ``grad``.
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
-    tile = tile_of("transition_input_hopper", grad_RC, num_hidden, "sm_90")
+    config = config_of("transition_input_hopper", grad_RC, num_hidden, "sm_90")
     width = parts.width_of(channels)
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
     ctas = num_ctas(num_tiles, grad_RC.device)
@@ -212,6 +212,6 @@ def input_gradient(
         tiles_of(parameters.up_weight, DEPTH.value, width), tiles_of(x_RC, ROWS.value, width),
         tiles_of(grad_RC, ROWS.value, width), tiles_of(grad_x, ROWS.value, width),
         parameters.norm_weight, stats_2R, sums, num_tiles, num_rows,
-        C=channels, H=num_hidden, BLOCK_C=width, **tile,
+        C=channels, H=num_hidden, BLOCK_C=width, **config,
     )  # fmt: skip
     return grad_x, sums

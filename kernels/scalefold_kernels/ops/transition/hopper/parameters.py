@@ -106,14 +106,14 @@ def finish(
     """
     norm_weight, _, up, up_bias, down, down_bias = parameters
     num_hidden, channels = up.shape
-    tile = find_tile("transition_finish", "sm_90", {"C": channels, "H": num_hidden})
+    config = find_tile("transition_finish", "sm_90", {"C": channels, "H": num_hidden})
     grad_norm = norm_weight.new_empty(2, channels)
     grads = [torch.empty_like(parameter) for parameter in (up, up_bias, down, down_bias)]
     # After the blocks of H, one CTA row for each gradient that has channels only.
-    blocks = triton.cdiv(num_hidden, tile["BLOCK_H"]) + 3
-    transition_finish_kernel[(blocks, triton.cdiv(channels, tile["BLOCK_C"]))](
+    blocks = triton.cdiv(num_hidden, config["BLOCK_H"]) + 3
+    transition_finish_kernel[(blocks, triton.cdiv(channels, config["BLOCK_C"]))](
         products, sums, *sums_over_rows, up, grad_norm, *grads, sums.shape[0],
         sums_over_rows.shape[1],
-        C=channels, H=num_hidden, **tile,
+        C=channels, H=num_hidden, **config,
     )  # fmt: skip
     return [grad_norm, *grads]

@@ -133,12 +133,12 @@ def output_forward(
     product, gate, weights, dropout = given
     out = torch.empty_like(z)
     mean, rstd = new_stats(z[..., 0])
-    tile = sizes.tile("output_forward", BLOCK_Z=sizes.pair)
-    triangle_output_forward_kernel[(triton.cdiv(sizes.positions, tile["BLOCK_P"]),)](
+    config = sizes.config("output_forward", BLOCK_Z=sizes.pair)
+    triangle_output_forward_kernel[(triton.cdiv(sizes.positions, config["BLOCK_P"]),)](
         z, product, gate, *weights, *drawing(dropout), out, mean, rstd, sizes.positions,
         *z.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
-        **sizes.constants(), **tile,
+        **sizes.constants(), **config,
     )  # fmt: skip
     return out, mean, rstd
 
@@ -150,11 +150,11 @@ def output_backward(
     product, gate, weights, dropout = given
     grad_product, x_hat = torch.empty_like(product), torch.empty_like(product)
     grad_gate, grad_value = torch.empty_like(gate), torch.empty_like(gate)
-    tile = sizes.tile("output_backward", BLOCK_Z=sizes.pair)
-    triangle_output_backward_kernel[(triton.cdiv(sizes.positions, tile["BLOCK_P"]),)](
+    config = sizes.config("output_backward", BLOCK_Z=sizes.pair)
+    triangle_output_backward_kernel[(triton.cdiv(sizes.positions, config["BLOCK_P"]),)](
         grad_out, product, gate, *stats, *weights, *drawing(dropout),
         grad_product, grad_gate, grad_value, x_hat, sizes.positions, *gate.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
-        **sizes.constants(), **tile,
+        **sizes.constants(), **config,
     )  # fmt: skip
     return grad_product, grad_gate, output_gradients(sizes, grad_value, x_hat, weights)

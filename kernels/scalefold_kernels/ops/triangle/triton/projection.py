@@ -139,10 +139,10 @@ def projection_forward(
 ) -> Projected:
     """Operands, gate, and the statistics of each position."""
     found = Projected.empty(z, sizes.hidden)
-    tile = sizes.tile("projection_forward", BLOCK_C=min(sizes.hidden, sizes.pair))
-    triangle_projection_forward_kernel[(triton.cdiv(sizes.positions, tile["BLOCK_P"]),)](
+    config = sizes.config("projection_forward", BLOCK_C=min(sizes.hidden, sizes.pair))
+    triangle_projection_forward_kernel[(triton.cdiv(sizes.positions, config["BLOCK_P"]),)](
         z, mask, *weights, *found, sizes.positions,
-        BLOCK_Z=block(sizes.pair), **sizes.constants(), **tile,
+        BLOCK_Z=block(sizes.pair), **sizes.constants(), **config,
     )  # fmt: skip
     return found
 
@@ -154,13 +154,13 @@ def projection_backward(
     z, mask, a, b, mean, rstd = kept
     grad_z, x_hat = torch.empty_like(z), torch.empty_like(z)
     grad_values = z.new_empty(4 * sizes.hidden, sizes.positions)
-    tile = sizes.tile("projection_backward", BLOCK_C=min(sizes.hidden, sizes.pair))
-    triangle_projection_backward_kernel[(triton.cdiv(sizes.positions, tile["BLOCK_P"]),)](
+    config = sizes.config("projection_backward", BLOCK_C=min(sizes.hidden, sizes.pair))
+    triangle_projection_backward_kernel[(triton.cdiv(sizes.positions, config["BLOCK_P"]),)](
         *gradients, z, mask, mean, rstd, a, b, weights.norm_weight, weights.norm_bias,
         weights.a, weights.a_gate, weights.a_gate_bias,
         weights.b, weights.b_gate, weights.b_gate_bias, weights.gate,
         grad_z, grad_values, x_hat, sizes.positions,
         BLOCK_Z=block(sizes.pair),
-        **sizes.constants(), **tile,
+        **sizes.constants(), **config,
     )  # fmt: skip
     return grad_z, projection_gradients(sizes, grad_values, gradients.gate, x_hat, weights)
