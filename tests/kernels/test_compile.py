@@ -113,17 +113,17 @@ def test_every_kernel_is_listed() -> None:
 
 
 def test_arguments_are_named_by_what_they_are() -> None:
-    kinds = {
-        (case.kernel.fn.__name__, name): kind
+    types = {
+        (case.kernel.fn.__name__, name): type_name
         for op in OPS
         for case in cases_of(op)
-        for name, kind in case.signature.items()
-        if isinstance(kind, str)
+        for name, type_name in case.signature.items()
+        if isinstance(type_name, str)
     }
     for starts, ends in ("*", "_ptr"), ("tensordesc", "_desc"):
-        found = {key for key, kind in kinds.items() if kind.startswith(starts)}
-        assert found == {key for key in kinds if key[1].endswith(ends)}
-    assert not [key for key in kinds if key[1][0].isupper()]  # as constants are
+        found = {key for key, type_name in types.items() if type_name.startswith(starts)}
+        assert found == {key for key in types if key[1].endswith(ends)}
+    assert not [key for key in types if key[1][0].isupper()]  # as constants are
 
 
 SPILLING = """

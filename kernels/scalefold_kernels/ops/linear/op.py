@@ -27,8 +27,7 @@ def residual_linear(
 
     ``dropout``: key (B,), layer, rate, and the dimension, counted from the end, that shares a mask.
     """
-    key, *others = (None, 0, 0.0, None) if dropout is None else dropout
-    return _residual_linear(x, h, weight, bias, key, *others)
+    return _residual_linear(x, h, weight, bias, *(dropout or (None, 0, 0.0, None)))
 
 
 @torch.library.custom_op("scalefold::residual_linear", mutates_args=())

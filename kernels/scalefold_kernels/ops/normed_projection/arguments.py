@@ -103,8 +103,8 @@ class Projections(NamedTuple):
 
         0 where it has a bias, is not whole blocks or is the only one: then `scaled_weight` is used.
         """
-        others = min(self.sizes.first_biased, self.sizes.outputs - 1)
-        whole = self.first % block == 0 and self.first <= others
+        most = min(self.sizes.first_biased, self.sizes.outputs - 1)
+        whole = self.first % block == 0 and self.first <= most
         return self.first // block if whole and self.first_scale != 1 else 0
 
     def scaled_weight(self) -> Tensor:
@@ -147,15 +147,15 @@ def apart(
 
     Kernels count a sample's elements of such a result in 32 bits.
     """
-    *others, last = weights
+    *beside, last = weights
     if (
         why_not_fused(x) is None
         and last.shape[0] <= MAX_FEW_OUTPUTS
         and not exceeds_int32(last.shape[0] * prod(x.shape[1:-1]))
         and not biased[-1]
-        and (not others or sum(weight.shape[0] for weight in others) > MAX_NARROW_OUTPUTS)
+        and (not beside or sum(weight.shape[0] for weight in beside) > MAX_NARROW_OUTPUTS)
     ):
-        return others, last
+        return beside, last
     return weights, None
 
 
@@ -174,7 +174,7 @@ def why_not_fused(x: Tensor) -> str | None:
 class Gradients(NamedTuple):
     """Gradients of all parameters, views of ``flat``."""
 
-    flat: Tensor  # all of the others, in this order
+    flat: Tensor  # all of those below, in this order
     sums: Tensor  # of the norm's weight and bias, and of biases from the first on
     few: Tensor  # (F, C)
     weight: Tensor  # (D, C)

@@ -46,8 +46,8 @@ def backward(
     biased = grad.view(-1, outputs)[:, first_biased:]
     if projections.few is None:
         at_once = len(of_biases) == channels
-        sums, others = (gradients.sums, biased) if at_once else (of_norm, None)
-        grad_x, normed = norm_alone.backward(grad_normed, x, *norm, through, sums, others)
+        sums, summed = (gradients.sums, biased) if at_once else (of_norm, None)
+        grad_x, normed = norm_alone.backward(grad_normed, x, *norm, through, sums, summed)
         if at_once:
             of_biases = of_biases[:0]
     else:

@@ -231,8 +231,8 @@ def backward_narrow(
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     normed = None if grad_normed is None else torch.empty_like(grad_x)
     rows, grad_rows = rows_of(x), rows_of(grad)
-    others = int(grad_normed is not None)
-    config = rows.config("normed_projection_backward", D=outputs, others=others)
+    beside = int(grad_normed is not None)
+    config = rows.config("normed_projection_backward", D=outputs, others=beside)
     ctas = min(config.pop("CTAS"), triton.cdiv(rows.num_rows, config["BLOCK_R"]))
     partial = torch.empty(ctas, flat_grad.numel(), dtype=torch.float32, device=x.device)
     normed_projection_backward_kernel[(ctas,)](

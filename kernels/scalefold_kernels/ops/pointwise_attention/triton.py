@@ -123,13 +123,10 @@ def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, out: Tensor) -> None:
     pointwise_attention_forward_kernel[grid](q, k, v, mask, out, *arguments, **constants)
 
 
-def backward(grad: Tensor, q: Tensor, k: Tensor, *others: Tensor) -> None:
-    """Fill the gradients of q, k and v, the last of ``others`` after v and the mask.
-
-    All tensors are contiguous.
-    """
+def backward(grad: Tensor, q: Tensor, k: Tensor, *more: Tensor) -> None:
+    """``more``: v and mask; then the gradients of q, k and v, to fill. All are contiguous."""
     grid, arguments, constants = _launch("pointwise_attention_backward", q, k)
-    pointwise_attention_backward_kernel[grid](grad, q, k, *others, *arguments, **constants)
+    pointwise_attention_backward_kernel[grid](grad, q, k, *more, *arguments, **constants)
 
 
 def _launch(name: str, q: Tensor, k: Tensor) -> tuple[Any, Any, dict[str, int]]:

@@ -79,9 +79,8 @@ def triangle_output(
     """
     parameters = [norm_weight, norm_bias, weight, bias]
     product_CBIJ = product_BIJC.permute(3, 0, 1, 2)
-    key, *others = (None, 0, 0.0, None) if dropout is None else dropout
-    out, *_ = _output(z_BIJZ, product_CBIJ, gate_BIJZ, parameters, key, *others)
-    return out
+    drawn = dropout or (None, 0, 0.0, None)
+    return _output(z_BIJZ, product_CBIJ, gate_BIJZ, parameters, *drawn)[0]
 
 
 @torch.library.custom_op("scalefold::triangle_projection", mutates_args=())

@@ -210,8 +210,8 @@ def attention_backward_queries_hopper_kernel(
     sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
     mask_smem = smem.numbers(gl.bfloat16, KEYS // BLOCK_K, BLOCK_K)
     memory = k, v, bias_smem, sums_smem, mask_smem
-    others = smem.barriers(2, 1)
-    query_full, bias_full = others.index(0), others.index(1)
+    barriers = smem.barriers(2, 1)
+    query_full, bias_full = barriers.index(0), barriers.index(1)
     fence_async_shared()
 
     LOGITS: gl.constexpr = mma_layout(BLOCK_K)

@@ -324,7 +324,7 @@ def attention_forward_hopper_kernel(
     again_smem = smem.numbers(gl.int32, GROUPS, 1)
     rest_smem = smem.tiles(rest_desc, GROUPS if KEEPS else 1)
     gate_full = smem.barriers(GROUPS, 1) if HAS_GATE else q.full
-    others = smem.barriers(2, 1)
+    barriers = smem.barriers(2, 1)
     finished = smem.barriers(1, GROUPS).index(0)
     fence_async_shared()
 
@@ -332,7 +332,7 @@ def attention_forward_hopper_kernel(
     run_partitions(Cta(
         bias_desc, q, k, v, gate_desc, mask, out_desc, rest_desc, lse_ptr, gl.to_tensor(lse_stride),
         out_smem, bias_smem, mask_smem, unmasked_smem, again_smem, rest_smem,
-        gate_full, others.index(0), finished, others.index(1),
+        gate_full, barriers.index(0), finished, barriers.index(1),
         batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
         gl.to_tensor(num_queries), scale,
         HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS, C, BLOCK_K, NUM_BLOCKS, KEYS, GROUPS,

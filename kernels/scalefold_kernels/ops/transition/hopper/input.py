@@ -168,11 +168,11 @@ def compute(w: gl.constexpr, cta):
         if w == 0:
             i = skip(cta, i)
             i = skip(cta, i)
-    kind = gl.arange(0, SUMS, layout=gl.SliceLayout(0, SUM))[None, :]
+    which = gl.arange(0, SUMS, layout=gl.SliceLayout(0, SUM))[None, :]
     # Else these channels, too, would be computed before the loop.
     c = opaque_zero(i) + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, SUM))[:, None]
-    part = kind * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
-    gl.store(cta.sums_ptr + part * cta.C + c, total, mask=(kind < 2) & (c < cta.C))
+    part = which * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
+    gl.store(cta.sums_ptr + part * cta.C + c, total, mask=(which < 2) & (c < cta.C))
 
 
 @gluon.jit
