@@ -14,6 +14,7 @@ from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.kernel import dropout_factor, hash_of
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.linear.op import Call
 from scalefold_kernels.sums import sum_rows
 
@@ -59,14 +60,14 @@ def residual_linear_forward_kernel(
     sample, first = position(size2, BLOCK_R)
     rows, k = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_K)
     columns = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
-    inside_r, inside_c, inside_k = first + rows < size2, columns < C, k < K
+    r = first + rows
+    inside_r, inside_c, inside_k = r < size2, columns < C, k < K
     inside_w = inside_c[:, None] & inside_k[None, :]
     weight = tl.load(weight_ptr + columns[:, None] * K + k[None, :], mask=inside_w, other=0.0)
-    bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)[None, :]
+    bias = load_vector(bias_ptr, columns, C)[None, :]
     if key_ptr is not None:
         state = hash_of(key_ptr, key_stride, sample, layer)
         if SHARED == 1:
-            r = first + rows
             factor = dropout_factor(state, 0, r, columns[None, :], threshold, scale, DIMS, SHARED)
     for line in tl.range(tl.program_id(1), size1, tl.num_programs(1), num_stages=STAGES):
         start = (sample * size1 + line).to(tl.int64) * size2 + first
@@ -78,12 +79,11 @@ def residual_linear_forward_kernel(
         update = tl.dot(h, weight.T, input_precision=PRECISION) + bias
         if key_ptr is not None:
             if SHARED != 1:
-                factor = dropout_factor(
-                    state, line, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
-                )
+                c = columns[None, :]
+                factor = dropout_factor(state, line, r, c, threshold, scale, DIMS, SHARED)
             update *= factor
         out = x.to(tl.float32) + update
-        tl.store(out_ptr + start * C + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(out_ptr + start * C + at, out, mask=inside)
 
 
 @triton.jit(do_not_specialize=["layer"])
@@ -102,7 +102,8 @@ def residual_linear_backward_kernel(
     sample, first = position(size2, BLOCK_R)
     rows, columns = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_C)
     k = tl.program_id(2) * BLOCK_K + tl.arange(0, BLOCK_K)
-    inside_r, inside_c, inside_k = first + rows < size2, columns < C, k < K
+    r = first + rows
+    inside_r, inside_c, inside_k = r < size2, columns < C, k < K
     weight_at = columns[:, None] * K + k[None, :]
     inside_w = inside_c[:, None] & inside_k[None, :]
     weight = tl.load(weight_ptr + weight_at, mask=inside_w, other=0.0)
@@ -111,7 +112,6 @@ def residual_linear_backward_kernel(
     if key_ptr is not None:
         state = hash_of(key_ptr, key_stride, sample, layer)
         if SHARED == 1:
-            r = first + rows
             factor = dropout_factor(state, 0, r, columns[None, :], threshold, scale, DIMS, SHARED)
     for line in tl.range(tl.program_id(1), size1, tl.num_programs(1), num_stages=STAGES):
         start = (sample * size1 + line).to(tl.int64) * size2 + first
@@ -122,13 +122,12 @@ def residual_linear_backward_kernel(
         h = tl.load(h_ptr + start * K + at, mask=inside, other=0.0)
         if key_ptr is not None:
             if SHARED != 1:
-                factor = dropout_factor(
-                    state, line, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
-                )
+                c = columns[None, :]
+                factor = dropout_factor(state, line, r, c, threshold, scale, DIMS, SHARED)
             grad = (grad.to(tl.float32) * factor).to(h.dtype)
         bias_sum += tl.sum(grad.to(tl.float32), 0)
         grad_h = tl.dot(grad, weight, input_precision=PRECISION)
-        tl.store(grad_h_ptr + start * K + at, grad_h.to(grad_h_ptr.dtype.element_ty), mask=inside)
+        tl.store(grad_h_ptr + start * K + at, grad_h, mask=inside)
         weight_sum = tl.dot(grad.T, h, weight_sum, input_precision=PRECISION)
     cta = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     partial = partial_ptr + cta.to(tl.int64) * (C * K + C)

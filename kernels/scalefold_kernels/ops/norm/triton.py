@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.sums import sum_rows
 
@@ -100,14 +101,13 @@ def layer_norm_forward_kernel(
     inside = (rows < num_rows)[:, None] & inside_c[None, :]
     places = elements(x_ptr, geometry, rows, columns, ROW_DIMS)
     x = tl.load(places, mask=inside, other=0.0, eviction_policy="evict_first")
-    weight = tl.load(weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    weight, bias = load_vector(weight_ptr, columns, C), load_vector(bias_ptr, columns, C)
     x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, BLOCK_C)
     if stats_ptr is not None:
         store_statistics(stats_ptr, rows, num_rows, mean, rstd)
     out = x_hat * weight[None, :] + bias[None, :]
     out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
-    tl.store(out_ptr + out_offsets, out.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + out_offsets, out, mask=inside)
 
 
 @triton.jit
@@ -129,9 +129,9 @@ def layer_norm_backward_kernel(
     cta = tl.program_id(0)
     columns = tl.arange(0, BLOCK_C)
     inside_c = columns < C
-    weight = tl.load(weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    weight = load_vector(weight_ptr, columns, C)
     if normed_ptr is not None:
-        bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+        bias = load_vector(bias_ptr, columns, C)
     weight_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     bias_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     if summed_ptr is not None:
@@ -153,10 +153,10 @@ def layer_norm_backward_kernel(
         out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
         if through_ptr is not None:
             grad_x += tl.load(through_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
-        tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
+        tl.store(grad_x_ptr + out_offsets, grad_x, mask=inside)
         if normed_ptr is not None:
             normed = x_hat * weight[None, :] + bias[None, :]
-            tl.store(normed_ptr + out_offsets, normed.to(normed_ptr.dtype.element_ty), mask=inside)
+            tl.store(normed_ptr + out_offsets, normed, mask=inside)
     partial = partial_ptr + cta * (2 if summed_ptr is None else 3) * C + columns
     tl.store(partial, tl.sum(weight_sum, 0), mask=inside_c)
     tl.store(partial + C, tl.sum(bias_sum, 0), mask=inside_c)

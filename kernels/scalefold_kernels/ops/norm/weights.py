@@ -25,11 +25,11 @@ def finish_weights_kernel(
     share_ptr, num_parts, total, num_rows, last_rows, COLUMNS: tl.constexpr,
     BLOCK_PARTS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Adds the parts up, applies the normalisation's weight and bias; see the module.
+    """Add the parts up, and apply the normalisation's weight and bias; see the module.
 
     A matrix has ``num_rows`` rows, the last one ``last_rows``. ``flat_grad``: of the norm's weight
     and bias (left to `sum_rows`), then of each matrix and its bias. ``share`` (CTAs, 2, COLUMNS):
-    what each CTA's rows give to the first two. CTA (r, t, n): rows, matrix, columns.
+    what each CTA's rows give to the first two. The grid is rows, matrices, columns.
     """
     matrix = tl.program_id(1)
     weight = weights[0]
@@ -54,12 +54,12 @@ def finish_weights_kernel(
     w = load_matrix(weight, row, column, row < rows, COLUMNS).to(tl.float32)
     grad_weight = product * load_vector(norm_weight_ptr, column, COLUMNS)[None, :]
     grad_weight += grad_bias[:, None] * load_vector(norm_bias_ptr, column, COLUMNS)[None, :]
-    first = 2 * COLUMNS + matrix * num_rows * (COLUMNS + 1)
+    start = 2 * COLUMNS + matrix * num_rows * (COLUMNS + 1)
     dtype: tl.constexpr = flat_grad_ptr.dtype.element_ty
-    at = first + row[:, None] * COLUMNS + column[None, :]
+    at = start + row[:, None] * COLUMNS + column[None, :]
     tl.store(flat_grad_ptr + at, grad_weight.to(dtype), mask=inside)
     if tl.program_id(2) == 0:
-        tl.store(flat_grad_ptr + first + rows * COLUMNS + row, grad_bias.to(dtype), mask=row < rows)
+        tl.store(flat_grad_ptr + start + rows * COLUMNS + row, grad_bias.to(dtype), mask=row < rows)
     cta = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     at = share_ptr + cta * 2 * COLUMNS + column
     tl.store(at, tl.sum(w * product, 0), mask=column < COLUMNS)

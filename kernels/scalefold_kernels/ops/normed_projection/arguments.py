@@ -50,7 +50,7 @@ class Sizes(NamedTuple):
         """Make it from the operator's arguments."""
         beside, few = apart(x, weights, biased)
         outputs = [weight.shape[0] for weight in beside]
-        skipped = list(biased).index(True) if any(biased) else len(beside)
+        skipped = (*biased, True).index(True)
         num_few = 0 if few is None else few.shape[0]
         return cls(x.shape[-1], sum(outputs), sum(outputs[:skipped]), num_few)
 
@@ -198,7 +198,7 @@ class Gradients(NamedTuple):
 
 def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool]) -> Tensor:
     """Biases from the first on as one vector, zeros for projections without one."""
-    skipped, remaining = list(biased).index(True), iter(biases)
+    skipped, remaining = biased.index(True), iter(biases)
     pairs = zip(weights[skipped:], biased[skipped:])
     parts = [next(remaining) if has else weight.new_zeros(len(weight)) for weight, has in pairs]
     return join(parts, 0).contiguous()

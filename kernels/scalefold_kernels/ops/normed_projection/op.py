@@ -103,7 +103,7 @@ class _NormedProjection(torch.autograd.Function):
         sizes = Sizes.of(x, weights, ctx.biased)
         gradients, channels = Gradients.of(flat_grad, sizes), sizes.channels
         lengths = [weight.shape[0] for weight in beside]
-        skipped = ctx.biased.index(True) if any(ctx.biased) else len(lengths)
+        skipped = (*ctx.biased, True).index(True)
         norm_weight, norm_bias, *biases = gradients.sums.split(
             [channels, channels, *lengths[skipped:]]
         )

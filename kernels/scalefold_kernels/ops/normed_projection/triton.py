@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.norm.triton import (
     load_rows,
     standardise,
@@ -53,15 +54,15 @@ def normed_projection_forward_kernel(
     ``weight`` is (D, C); ``bias`` holds outputs ``first_biased`` to D, or is None. The first
     ``num_first`` outputs are multiplied by ``first_scale``. ``few`` (B, F,
     sample_rows) is another projection, with few outputs, weight (F, C), times ``few_scale``, or
-    None. A CTA keeps the weights of its CHUNKS * BLOCK_P outputs and goes through every
+    None. A CTA keeps the weights of its CHUNKS * BLOCK_D outputs and goes through every
     CTAS-th block of rows, so that weights do not flow from the cache again and again; CTAs
     with the same rows and other outputs run beside each other.
     """
     first = tl.program_id(0) * CHUNKS * BLOCK_D
     columns = tl.arange(0, BLOCK_C)
     inside_c = columns < C
-    norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
-    norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    norm_weight = load_vector(norm_weight_ptr, columns, C)
+    norm_bias = load_vector(norm_bias_ptr, columns, C)
     weights = ()
     for chunk in tl.static_range(CHUNKS):
         outputs = first + chunk * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -94,7 +95,7 @@ def normed_projection_forward_kernel(
                 out += bias.to(tl.float32)[None, :]
             out *= tl.where(outputs < num_first, first_scale, 1.0)[None, :]
             inside_out = inside_r[:, None] & inside_d[None, :]
-            tl.store(out_rows + outputs[None, :], out.to(out_ptr.dtype.element_ty), mask=inside_out)
+            tl.store(out_rows + outputs[None, :], out, mask=inside_out)
         if few_ptr is not None:
             if tl.program_id(0) == 0:
                 few = tl.dot(normed, few_weight, input_precision=PRECISION) * few_scale
@@ -102,8 +103,7 @@ def normed_projection_forward_kernel(
                 r = rows % sample_rows
                 at = (rows - r).to(tl.int64)[:, None] * num_few + f[None, :] * sample_rows
                 inside_few = inside_r[:, None] & inside_f[None, :]
-                few_places = few_ptr + at + r[:, None]
-                tl.store(few_places, few.to(few_ptr.dtype.element_ty), mask=inside_few)
+                tl.store(few_ptr + at + r[:, None], few, mask=inside_few)
 
 
 @triton.jit
@@ -115,7 +115,7 @@ def normed_projection_backward_kernel(
     CTAS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of a narrow projection (D <= BLOCK_P) in one pass over x.
+    """All gradients of a narrow projection (D <= BLOCK_D) in one pass over x.
 
     ``grad`` is (R, D), of any strides; results were multiplied by ``grad_scale``. (R, C),
     contiguous: ``grad_x``; and, where they are not None, ``grad_normed``, what the normalised rows'
@@ -126,8 +126,8 @@ def normed_projection_backward_kernel(
     cta = tl.program_id(0)
     columns, outputs = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_D)
     inside_c, inside_d = columns < C, outputs < num_outputs
-    norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
-    norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    norm_weight = load_vector(norm_weight_ptr, columns, C)
+    norm_bias = load_vector(norm_bias_ptr, columns, C)
     weight_offsets = outputs[:, None] * C + columns[None, :]
     inside_w = inside_d[:, None] & inside_c[None, :]
     weight = tl.load(weight_ptr + weight_offsets, mask=inside_w, other=0.0)
@@ -155,11 +155,11 @@ def normed_projection_backward_kernel(
             grad_normed += added
         if normed_ptr is not None:
             normed = x_hat * norm_weight[None, :] + norm_bias[None, :]
-            tl.store(normed_ptr + out_offsets, normed.to(normed_ptr.dtype.element_ty), mask=inside)
+            tl.store(normed_ptr + out_offsets, normed, mask=inside)
         grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, C)
         if through_ptr is not None:
             grad_x += tl.load(through_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
-        tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
+        tl.store(grad_x_ptr + out_offsets, grad_x, mask=inside)
     # So far of the standardised rows; what else the sums over rows are follows from these.
     weight_sum, bias_sum = weight_sum * grad_scale, bias_sum * grad_scale
     norm_weight_sum += tl.sum(weight.to(tl.float32) * weight_sum, 0)

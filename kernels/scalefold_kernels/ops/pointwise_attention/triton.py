@@ -59,7 +59,8 @@ def pointwise_attention_forward_kernel(
     sample = tl.program_id(1).to(tl.int64)
     at, inside, start = tile_offsets(num_positions, H, C, BLOCK_P, BLOCK_H, BLOCK_C)
     size = tl.cast(num_positions, tl.int64) * (H * C)
-    q = tl.load(q_ptr + sample * size + start + at, mask=inside, other=0.0).to(tl.float32) * scale
+    here = sample * size + start
+    q = tl.load(q_ptr + here + at, mask=inside, other=0.0).to(tl.float32) * scale
     highest = tl.full((BLOCK_P, BLOCK_H), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_P, BLOCK_H), tl.float32)
     out = tl.zeros((BLOCK_P, BLOCK_H, BLOCK_C), tl.float32)
@@ -72,7 +73,7 @@ def pointwise_attention_forward_kernel(
         out = out * kept[:, :, None] + weight[:, :, None] * v
         highest = higher
     out /= total[:, :, None]
-    tl.store(out_ptr + sample * size + start + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + here + at, out, mask=inside)
 
 
 @triton.jit
@@ -102,7 +103,6 @@ def pointwise_attention_backward_kernel(
         highest = higher
     delta /= total
     grad_q = tl.zeros((BLOCK_P, BLOCK_H, BLOCK_C), tl.float32)
-    dtype = grad_q_ptr.dtype.element_ty
     for t in tl.range(0, num_keys, num_stages=STAGES):
         key = sample * num_keys + t
         there = key * size + start
@@ -111,10 +111,10 @@ def pointwise_attention_backward_kernel(
         grad_logit = weight * (tl.sum(grad * v, 2) - delta)
         grad_q += grad_logit[:, :, None] * k
         grad_k = grad_logit[:, :, None] * q
-        tl.store(grad_k_ptr + there + at, grad_k.to(dtype), mask=inside)
+        tl.store(grad_k_ptr + there + at, grad_k, mask=inside)
         grad_v = weight[:, :, None] * grad
-        tl.store(grad_v_ptr + there + at, grad_v.to(dtype), mask=inside)
-    tl.store(grad_q_ptr + here + at, (grad_q * scale).to(dtype), mask=inside)
+        tl.store(grad_v_ptr + there + at, grad_v, mask=inside)
+    tl.store(grad_q_ptr + here + at, grad_q * scale, mask=inside)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, out: Tensor) -> None:

@@ -33,13 +33,12 @@ PART = gl.constexpr(32)
 Cta = namedtuple(
     "Cta",
     "grad_h_desc partial_ptr key_ptr layer threshold scale key_stride grad h weight_desc weight "
-    "weight_full ones mask_smem out_smem dropped order C K SHARED BLOCK_K BLOCK_C "
-    "COLUMN_BLOCKS",
+    "weight_full ones mask_smem out_smem dropped order C K SHARED BLOCK_K BLOCK_C COLUMN_BLOCKS",
 )
 
 
 @gluon.jit
-def both(x, mask):
+def masked(x, mask):
     """Elements of x where the mask's bits are set, else 0."""
     return gl.inline_asm_elementwise("and.b32 $0, $1, $2;", "=r,r,r", [x, mask], x.dtype, True, 2)
 
@@ -96,7 +95,7 @@ def compute(w: gl.constexpr, cta):
                         -kept(hashes, cta.threshold).to(gl.int16), gl.SliceLayout(0, L)
                     )
                     mask = of_line[None, :].broadcast_to(ROWS, PART)
-                piece.store(both(piece.load(L), mask))
+                piece.store(masked(piece.load(L), mask))
             fence_async_shared()
             # Both halves are dropped before either group multiplies with the whole.
             mbarrier.arrive(cta.dropped.index(slot))

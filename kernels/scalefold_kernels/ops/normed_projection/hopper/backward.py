@@ -73,9 +73,7 @@ def add_rows(sums, x, spare, ones):
 
 
 @gluon.jit
-def normalise_backward(
-    grad_normed, x_tile, grad_tile, mean, rstd, sums, spare, ones, cta
-):  # fmt: skip
+def normalise_backward(grad_normed, x_tile, grad_tile, mean, rstd, sums, spare, ones, cta):
     """Add LayerNorm's gradient to its tile, and overwrite x by the normalised rows.
 
     Returns ``sums`` with these rows added: two for each part of the channels, for the gradients of
@@ -231,7 +229,7 @@ def compute(w, cta):
     bias_sums = ()
     for _biased in gl.static_range(FIRST, cta.BLOCKS):
         bias_sums = bias_sums + (zeros(cta.BLOCK_D, SUMS),)
-    own_tiles = (cta.num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+    own_tiles = gl.cdiv(cta.num_tiles - gl.program_id(0), gl.num_programs(0))
     for n in range(own_tiles):
         first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
         zero = opaque_zero(n)

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.ops.transition.op import Parameters
-from scalefold_kernels.tiles import find_tile
+from scalefold_kernels.tiles import config_for
 
 
 @triton.jit
@@ -106,7 +106,7 @@ def finish(
     """
     norm_weight, _, up, up_bias, down, down_bias = parameters
     num_hidden, channels = up.shape
-    config = find_tile("transition_finish", "sm_90", {"C": channels, "H": num_hidden})
+    config = config_for("transition_finish", up, "sm_90", C=channels, H=num_hidden)
     grad_norm = norm_weight.new_empty(2, channels)
     grads = [torch.empty_like(parameter) for parameter in (up, up_bias, down, down_bias)]
     # After the blocks of H, one CTA row for each gradient that has channels only.
