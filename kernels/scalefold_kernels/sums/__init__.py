@@ -53,7 +53,7 @@ def sum_block(  # type: ignore[no-untyped-def]
         inside = (rows < num_rows)[:, None] & inside_w[None, :]
         offsets = rows.to(tl.int64)[:, None] * width + columns[None, :]
         total += tl.load(partial_ptr + offsets, mask=inside, other=0.0)
-    tl.store(out_ptr + columns, tl.sum(total, 0).to(out_ptr.dtype.element_ty), mask=inside_w)
+    tl.store(out_ptr + columns, tl.sum(total, 0), mask=inside_w)
 
 
 @triton.jit

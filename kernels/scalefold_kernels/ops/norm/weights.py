@@ -55,11 +55,10 @@ def finish_weights_kernel(
     grad_weight = product * load_vector(norm_weight_ptr, column, COLUMNS)[None, :]
     grad_weight += grad_bias[:, None] * load_vector(norm_bias_ptr, column, COLUMNS)[None, :]
     start = 2 * COLUMNS + matrix * num_rows * (COLUMNS + 1)
-    dtype: tl.constexpr = flat_grad_ptr.dtype.element_ty
     at = start + row[:, None] * COLUMNS + column[None, :]
-    tl.store(flat_grad_ptr + at, grad_weight.to(dtype), mask=inside)
+    tl.store(flat_grad_ptr + at, grad_weight, mask=inside)
     if tl.program_id(2) == 0:
-        tl.store(flat_grad_ptr + start + rows * COLUMNS + row, grad_bias.to(dtype), mask=row < rows)
+        tl.store(flat_grad_ptr + start + rows * COLUMNS + row, grad_bias, mask=row < rows)
     cta = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     at = share_ptr + cta * 2 * COLUMNS + column
     tl.store(at, tl.sum(w * product, 0), mask=column < COLUMNS)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.limits import index, needs_int64
-from scalefold_kernels.loads import load_matrix
+from scalefold_kernels.loads import load_matrix, load_vector
 from scalefold_kernels.ops.outer_product import op
 from scalefold_kernels.ops.outer_product.op import EPS, Factors, Gradients, Mean, split_evenly
 from scalefold_kernels.packing import join
@@ -54,7 +54,7 @@ def outer_product_projection_kernel(
         weight = load_matrix(weight_ptr, z, k, z < size_z, num_k)
         total = tl.dot(outer, weight.T, total, input_precision=PRECISION)
     count = tl.load(count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0)
-    bias = tl.load(bias_ptr + z, mask=z < size_z, other=0.0).to(tl.float32)
+    bias = load_vector(bias_ptr, z, size_z)
     inside = (j < size_j)[:, None] & (z < size_z)[None, :]
     start_ptrs = z_ptr + i * z_stride_i + index(j, INT64)[:, None] * z_stride_j
     start_ptrs += index(z, INT64)[None, :] * z_stride_z

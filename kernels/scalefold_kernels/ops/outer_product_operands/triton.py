@@ -18,6 +18,7 @@ from torch import Tensor
 
 from scalefold_kernels import dot
 from scalefold_kernels.checks import check_batch
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.ops.norm.weights import finish
 from scalefold_kernels.tiles import config_for
@@ -73,8 +74,8 @@ def outer_product_operands_forward_kernel(
     inside = inside_s[:, None] & inside_m[None, :]
     x = tl.load(at + column[None, :] * strides[3], mask=inside, other=0.0)
     x_hat, _, _ = standardise(x.to(tl.float32), inside_m, M, BLOCK_M)
-    norm_weight = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
-    norm_bias = tl.load(norm_bias_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    norm_weight = load_vector(norm_weight_ptr, column, M)
+    norm_bias = load_vector(norm_bias_ptr, column, M)
     normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(x.dtype)
     mask_at = mask_ptr + sample * mask_strides[0] + s * mask_strides[1] + n * mask_strides[2]
     mask = tl.load(mask_at, mask=inside_s, other=0.0).to(tl.float32)
@@ -157,7 +158,7 @@ def outer_product_operands_backward_kernel(
     column, p = tl.arange(0, BLOCK_M), tl.arange(0, 2 * BLOCK_C)
     which, c = p // BLOCK_C, p % BLOCK_C
     inside_m, inside_c = column < M, c < size_c
-    norm_weight = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    norm_weight = load_vector(norm_weight_ptr, column, M)
     weight = load_weights(weight_a_ptr, weight_b_ptr, size_c, M, BLOCK_C, BLOCK_M)
     sums = tl.zeros((2 * BLOCK_C, BLOCK_M), tl.float32)
     grad_sums = tl.zeros((2 * BLOCK_C,), tl.float32)
@@ -184,7 +185,7 @@ def outer_product_operands_backward_kernel(
         sample, n, s = place(block, size_s, size_n, BLOCK_S)
         out_at = ((sample * size_s + s) * size_n + n)[:, None] * M + column[None, :]
         inside = (s < size_s)[:, None] & inside_m[None, :]
-        tl.store(grad_m_ptr + out_at, grad_m.to(grad_m_ptr.dtype.element_ty), mask=inside)
+        tl.store(grad_m_ptr + out_at, grad_m, mask=inside)
         x, grad, mask, through = next_x, next_grad, next_mask, next_through
     row = (tl.program_id(0) * 2 + which).to(tl.int64) * size_c + c
     partial_at = partial_ptr + row[:, None] * M + column[None, :]

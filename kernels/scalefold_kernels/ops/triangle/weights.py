@@ -60,7 +60,7 @@ def triangle_output_weights_kernel(
     INT64: tl.constexpr, Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums of grad_value (P, Z) x x_hat (C, P); CTA (s, t, u): part, rows and columns."""
+    """Sums of grad_value (P, Z) x x_hat (C, P); the grid is parts, rows, columns."""
     row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
     part = sum_products(

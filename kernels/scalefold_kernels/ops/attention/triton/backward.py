@@ -111,7 +111,7 @@ def attention_backward_gate_kernel(
         scaled = tl.load(q_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         scaled *= scale * (1.0 / BIAS_SCALE)
         offsets = line_start(scaled_q_strides, batch, row, query) + at
-        tl.store(scaled_q_ptr + offsets, scaled.to(scaled_q_ptr.dtype.element_ty), mask=inside)
+        tl.store(scaled_q_ptr + offsets, scaled, mask=inside)
 
 
 def backward_gate(

@@ -55,7 +55,7 @@ def load(ptr, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def store(ptr, tile, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
     addresses, inside = positions(ptr, stride, first, count, C, BLOCK)
-    tl.store(addresses, tile.to(ptr.dtype.element_ty), mask=inside)
+    tl.store(addresses, tile, mask=inside)
 
 
 @triton.jit

@@ -55,7 +55,7 @@ def store_rows(ptr, value, stride, rows, num_rows, c, C: tl.constexpr):
     """A block of rows of the column."""
     at = rows.to(tl.int64)[:, None] * stride + c[None, :]
     inside = (rows < num_rows)[:, None] & (c < C)[None, :]
-    tl.store(ptr + at, value.to(ptr.dtype.element_ty), mask=inside)
+    tl.store(ptr + at, value, mask=inside)
 
 
 @triton.jit

@@ -58,7 +58,7 @@ def triangle_projection_forward_kernel(
         value *= sigmoid(opened) * mask[:, None]
         inside_PC = (position[:, None] < num_positions) & (channel < C)[None, :]
         at = tl.where(is_a, a_ptr, b_ptr) + channel[None, :].to(tl.int64) * num_positions
-        tl.store(at + position[:, None], value.to(z_ptr.dtype.element_ty), mask=inside_PC)
+        tl.store(at + position[:, None], value, mask=inside_PC)
     for first in tl.range(0, Z, BLOCK_C, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_C)
         weight = load_matrix(gate_weight_ptr, column, z, column < Z, Z)
@@ -96,7 +96,7 @@ def triangle_projection_backward_kernel(
     x_hat = (x - mean[:, None]) * rstd[:, None]
     normed = x_hat * norm_weight[None, :] + load_vector(norm_bias_ptr, z, Z)[None, :]
     normed = normed.to(dtype)
-    tl.store(x_hat_ptr + row + z[None, :], x_hat.to(dtype), mask=inside)
+    tl.store(x_hat_ptr + row + z[None, :], x_hat, mask=inside)
     grad_normed = tl.zeros((BLOCK_P, BLOCK_Z), tl.float32)
     for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
         channel = step // 2 * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -131,7 +131,7 @@ def triangle_projection_backward_kernel(
     grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, Z)
     if through_ptr is not None:
         grad_x += tl.load(through_ptr + row + z[None, :], mask=inside, other=0.0).to(tl.float32)
-    tl.store(grad_z_ptr + row + z[None, :], grad_x.to(dtype), mask=inside)
+    tl.store(grad_z_ptr + row + z[None, :], grad_x, mask=inside)
 
 
 def projection_forward(
