@@ -20,6 +20,7 @@ from scalefold_kernels.compiler import async_store, mma
 from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Call
 from scalefold_kernels.tma import padded, tiles_of
@@ -65,7 +66,7 @@ def compute(w, cta):
     sample, first, first_tile = start_of(w, cta)
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_C
     c = column + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(0, OUT))
-    bias = gl.load(cta.bias_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    bias = load_vector(cta.bias_ptr, c, cta.C)
     if cta.SHARED > 0:
         state = mix(mix(gl.load(cta.key_ptr + sample * cta.key_stride), gl.to_tensor(0)), cta.layer)
     if cta.SHARED == 1:

@@ -18,6 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen, zeros
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.normed_projection.arguments import (
     MAX_FEW_OUTPUTS,
     Gradients,
@@ -279,8 +280,8 @@ def normed_projection_backward_hopper_kernel(
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     norm_smem = smem.numbers(gl.float32, 2, BLOCK_C)
     c = gl.arange(0, BLOCK_C, layout=flat)
-    norm_smem.index(0).store(gl.load(norm_weight_ptr + c, mask=c < C, other=0.0).to(gl.float32))
-    norm_smem.index(1).store(gl.load(norm_bias_ptr + c, mask=c < C, other=0.0).to(gl.float32))
+    norm_smem.index(0).store(load_vector(norm_weight_ptr, c, C))
+    norm_smem.index(1).store(load_vector(norm_bias_ptr, c, C))
     grad, weight = ring.new(grad_desc, 2 * STAGES, 1), ring.new(weight_desc, STAGES, 2)
     few_weight, few_smem = smem.tile(few_desc), smem.matrices(2, ROWS, FEW)
     x = ring.new(x_desc, 2, 1)

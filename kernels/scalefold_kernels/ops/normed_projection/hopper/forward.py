@@ -18,6 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.norm.triton import EPS
 from scalefold_kernels.ops.normed_projection.arguments import Norm, Projections
 from scalefold_kernels.rows import rows_of
@@ -81,8 +82,8 @@ def normalised(tile, first, cta, L: gl.constexpr):
     gl.store(cta.stats_ptr + r, mean, mask=r < cta.num_rows)
     gl.store(cta.stats_ptr + cta.num_rows + r, rstd, mask=r < cta.num_rows)
     # Both are 0 beyond C.
-    norm_weight = gl.load(cta.norm_weight_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
-    norm_bias = gl.load(cta.norm_bias_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    norm_weight = load_vector(cta.norm_weight_ptr, c, cta.C)
+    norm_bias = load_vector(cta.norm_bias_ptr, c, cta.C)
     return (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(tile.dtype)
 
 

@@ -31,6 +31,7 @@ from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.outer_product.op import EPS, Factors, Mean, split_evenly
 from scalefold_kernels.tma import tiles_of
 
@@ -185,7 +186,7 @@ def write_mean(total, tile, x, y, sizes, cta):
     count = gl.load(cta.count_ptr + at, mask=(row < size_x) & (y < size_y), other=1.0).to(
         gl.float32
     )
-    total += gl.load(cta.bias_ptr + n, mask=n < size_n, other=0.0).to(gl.float32)[None, :]
+    total += load_vector(cta.bias_ptr, n, size_n)[None, :]
     flat = tile.reshape([ROWS, SIZE_N])
     flat.store((widen(flat.load(L)) + total / (count + cta.EPS)[:, None]).to(tile.dtype))
     fence_async_shared()

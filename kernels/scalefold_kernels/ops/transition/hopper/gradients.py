@@ -20,6 +20,7 @@ from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, zeros
 from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.transition.hopper import parts
 from scalefold_kernels.ops.transition.hopper.parts import DEPTH, relu
 from scalefold_kernels.ops.transition.op import Parameters, config_of
@@ -88,7 +89,7 @@ def compute_hidden(cta):
     first, part = gl.program_id(0) * cta.BLOCK_H, gl.program_id(1)
     start = part * cta.rows_per_part
     h = first + gl.arange(0, cta.BLOCK_H, layout=gl.SliceLayout(1, mma_layout(ROWS)))
-    bias = gl.load(cta.up_bias_ptr + h, mask=h < cta.H, other=0.0).to(gl.float32)[:, None]
+    bias = load_vector(cta.up_bias_ptr, h, cta.H)[:, None]
     product = zeros(cta.BLOCK_H, cta.BLOCK_C)
     mbarrier.wait(cta.weights_full, 0)
     i = gl.to_tensor(0)

@@ -18,6 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen, zeros
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.transition.hopper import parts
 from scalefold_kernels.ops.transition.hopper.parts import DEPTH
 from scalefold_kernels.ops.transition.op import Parameters, config_of
@@ -95,7 +96,7 @@ def sums_over_channels(grad_normed, x_tile, mean, cta):
     product = total
     for part in gl.static_range(cta.BLOCK_C // NARROW):
         c = part * NARROW + column
-        norm_weight = gl.load(cta.norm_weight_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
+        norm_weight = load_vector(cta.norm_weight_ptr, c, cta.C)
         grad = grads[part] * norm_weight[None, :]
         x = widen(x_tile.slice(part * NARROW, NARROW, dim=1).load(L))
         total += grad
@@ -123,9 +124,7 @@ def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     for part in gl.static_range(cta.BLOCK_C // WIDTH):
         c = part * WIDTH + column
-        norm_weight = gl.load(cta.norm_weight_ptr + zero + c, mask=c < cta.C, other=0.0).to(
-            gl.float32
-        )
+        norm_weight = load_vector(cta.norm_weight_ptr + zero, c, cta.C)
         x_piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
         piece = grad_tile.slice(part * WIDTH, WIDTH, dim=1)
         x, residual = x_piece.load(L), piece.load(L)
