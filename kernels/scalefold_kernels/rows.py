@@ -33,7 +33,6 @@ class Rows:
         return self.tensor.as_strided(size, (self.strides[2], self.strides[3]))
 
     def config(self, kernel: str, arch: str | None = None, **more: int) -> Config:
-        """Configuration of a kernel, see `config_for`."""
         sizes = {"rows": self.num_rows, "C": self.tensor.shape[-1], **more}
         return config_for(kernel, self.tensor, arch, **sizes)
 

@@ -69,7 +69,6 @@ class Call(NamedTuple):
         return batch, row if self.mask.shape[1] > 1 else 0, key
 
     def config(self, kernel: str, arch: str | None = None) -> Config:
-        """Configuration of a kernel, see `config_for`."""
         bias = "no" if self.bias is None else "yes"
         sizes = {"Q": self.num_queries, "K": self.num_keys, "C": self.channels}
         return config_for(kernel, self.q, arch, bias=bias, **sizes)

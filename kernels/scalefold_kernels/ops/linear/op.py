@@ -117,11 +117,9 @@ class Call:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self.batch * self.size1 * self.size2
 
     def config(self, kernel: str, arch: str | None = None) -> Config:
-        """Configuration of a kernel, see `config_for`."""
         sizes = {"rows": self.rows, "C": self.channels, "K": self.inputs, "shared": self.shared}
         return config_for(kernel, self._weight, arch, **sizes)
 
@@ -132,7 +130,6 @@ class Call:
 
     @property
     def key_stride(self) -> int:
-        """Stride of the samples' keys."""
         return 0 if self.dropout is None else self.dropout.key.stride(0)
 
 

@@ -26,7 +26,6 @@ MAX_GRADIENT = 128 * 128
 
 
 def why_not(function: str, call: Call, *matrices: Tensor) -> str | None:
-    """Why the kernels do not take these arguments."""
     weight = matrices[-1]
     if max(weight.shape) > MAX_CHANNELS:
         return f"takes {MAX_CHANNELS} inputs and outputs at most, weight is {tuple(weight.shape)}"

@@ -33,7 +33,6 @@ from scalefold_kernels.sums import sum_rows
 
 
 def why_not(function: str, x: Tensor, projections: Projections) -> str | None:
-    """Why the kernels do not take these arguments."""
     outputs = projections.sizes.outputs
     if function == "backward" and outputs > MAX_NARROW_OUTPUTS:
         return f"takes {MAX_NARROW_OUTPUTS} outputs at most, found {outputs}"

@@ -56,6 +56,21 @@ class Parameters(NamedTuple):
 
 
 @triton.jit
+def load_weights(
+    weight_a_ptr, weight_b_ptr, size_c,
+    M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """The weights below each other, (2 BLOCK_C, BLOCK_M)."""
+    p, column = tl.arange(0, 2 * BLOCK_C), tl.arange(0, BLOCK_M)
+    which, c = p // BLOCK_C, p % BLOCK_C
+    at = c[:, None] * M + column[None, :]
+    inside = (c < size_c)[:, None] & (column < M)[None, :]
+    weight_a = tl.load(weight_a_ptr + at, mask=inside & (which == 0)[:, None], other=0.0)
+    weight_b = tl.load(weight_b_ptr + at, mask=inside & (which == 1)[:, None], other=0.0)
+    return weight_a + weight_b
+
+
+@triton.jit
 def outer_product_operands_forward_kernel(
     m_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, weight_a_ptr, weight_b_ptr, bias_a_ptr,
     bias_b_ptr, out_ptr, size_s, size_n, size_c, strides, mask_strides,
@@ -92,18 +107,12 @@ def outer_product_operands_forward_kernel(
 
 
 @triton.jit
-def load_weights(
-    weight_a_ptr, weight_b_ptr, size_c,
-    M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
-):  # fmt: skip
-    """The weights below each other, (2 BLOCK_C, BLOCK_M)."""
-    p, column = tl.arange(0, 2 * BLOCK_C), tl.arange(0, BLOCK_M)
-    which, c = p // BLOCK_C, p % BLOCK_C
-    at = c[:, None] * M + column[None, :]
-    inside = (c < size_c)[:, None] & (column < M)[None, :]
-    weight_a = tl.load(weight_a_ptr + at, mask=inside & (which == 0)[:, None], other=0.0)
-    weight_b = tl.load(weight_b_ptr + at, mask=inside & (which == 1)[:, None], other=0.0)
-    return weight_a + weight_b
+def place(block, size_s, size_n, BLOCK_S: tl.constexpr):
+    """Sample, residue and sequences of a block."""
+    blocks_s = tl.cdiv(size_s, BLOCK_S)
+    s = ((block % blocks_s) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
+    rest = block // blocks_s
+    return (rest // size_n).to(tl.int64), (rest % size_n).to(tl.int64), s
 
 
 @triton.jit
@@ -130,15 +139,6 @@ def load_block(
         out_at = ((sample * size_s + s) * size_n + n)[:, None] * M + column[None, :]
         through = tl.load(through_ptr + out_at, mask=inside, other=0.0)
     return x, grad, mask, through
-
-
-@triton.jit
-def place(block, size_s, size_n, BLOCK_S: tl.constexpr):
-    """Sample, residue and sequences of a block."""
-    blocks_s = tl.cdiv(size_s, BLOCK_S)
-    s = ((block % blocks_s) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
-    rest = block // blocks_s
-    return (rest // size_n).to(tl.int64), (rest % size_n).to(tl.int64), s
 
 
 @triton.jit

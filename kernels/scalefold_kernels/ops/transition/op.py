@@ -140,6 +140,5 @@ def matrix(x: Tensor) -> Tensor:
 
 
 def config_of(kernel: str, x_RC: Tensor, num_hidden: int, arch: str | None = None) -> Config:
-    """Configuration of a kernel, see `config_for`."""
     num_rows, channels = x_RC.shape
     return config_for(kernel, x_RC, arch, rows=num_rows, C=channels, H=num_hidden)

@@ -144,7 +144,8 @@ class _Projection(torch.autograd.Function):
         *given, through = grads
         if all(grad is None for grad in given):
             return through, *[None] * (1 + len(parameters))
-        filled = [_or_zeros(grad, like) for grad, like in zip(given, (a, b, z), strict=True)]
+        pairs = zip(given, (a, b, z), strict=True)
+        filled = [torch.zeros_like(like) if grad is None else grad for grad, like in pairs]
         grad_z, flat_grad = _projection_backward(
             filled, through, z, mask, [a, b], [mean, rstd], parameters
         )
@@ -277,7 +278,3 @@ def _dropout(key: Tensor | None, layer: int, rate: float, shared_dim: int | None
 
 def _contiguous(*tensors: Tensor) -> list[Tensor]:
     return [t.contiguous() for t in tensors]
-
-
-def _or_zeros(grad: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros_like(like) if grad is None else grad

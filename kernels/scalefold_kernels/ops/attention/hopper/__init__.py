@@ -53,7 +53,6 @@ BIAS_CHANNELS = 16
 
 
 def why_not(function: str, call: Call) -> str | None:
-    """Why these kernels do not take the arguments, or None."""
     q, k, v, gate, mask, bias, *_ = call
     if q.dtype != torch.bfloat16 or (bias is not None and bias.dtype != torch.bfloat16):
         found = q.dtype if bias is None else f"{q.dtype} with a bias of {bias.dtype}"
@@ -109,13 +108,11 @@ def backward(
         waiting = of_queries.new_waiting(call) if more else None
         sums = of_first_keys.launch(call, bias, kept, grad_out, gradients, shared, waiting)
         if more:
-            # The remaining arguments, not `Kept.rest`.
-            rest = of_first_keys.KEYS, waiting
-            sums += of_queries.launch(call, bias, lse, shared, gradients.q, sum_bias, *rest)
+            after = of_first_keys.KEYS, waiting
+            sums += of_queries.launch(call, bias, lse, shared, gradients.q, sum_bias, *after)
     else:
         scaled = scaled_q if call.scales_q else None
-        of_gate = gradients.gate, grad_o, shared.delta, scaled
-        backward_gate(call, kept, grad_out, *of_gate)
+        backward_gate(call, kept, grad_out, gradients.gate, grad_o, shared.delta, scaled)
         sums = of_queries.launch(call, bias, lse, shared, gradients.q, sum_bias)
     of_keys.launch(call, bias, lse, shared, gradients.k, gradients.v)
     return sums

@@ -256,7 +256,6 @@ def attention_backward_row_hopper_kernel(
 
 
 def why_not(function: str, call: Call) -> str | None:
-    """Why this kernel does not take these arguments."""
     if call.bias is not None:
         return "takes no bias"
     longest = max(call.num_queries, call.num_keys)

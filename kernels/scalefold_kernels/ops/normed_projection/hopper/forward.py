@@ -122,9 +122,8 @@ def compute(w, cta):
             if cta.HAS_BIAS:
                 d = block * cta.BLOCK_D + column
                 inside = (d >= cta.first_biased) & (d < cta.D)
-                bias = gl.load(cta.bias_ptr + d - cta.first_biased, mask=inside, other=0.0).to(
-                    gl.float32
-                )
+                bias_ptr = cta.bias_ptr + d - cta.first_biased
+                bias = gl.load(bias_ptr, mask=inside, other=0.0).to(gl.float32)
             if cta.BLOCKS > cta.STAGES:
                 slot = ring.wait_full(cta.weight, i)
             else:  # all weights stay

@@ -183,9 +183,8 @@ def write_mean(total, tile, x, y, sizes, cta):
     row = x + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
     n = gl.arange(0, SIZE_N, layout=gl.SliceLayout(0, L))
     at = row * cta.count_x + y * cta.count_y
-    count = gl.load(cta.count_ptr + at, mask=(row < size_x) & (y < size_y), other=1.0).to(
-        gl.float32
-    )
+    inside = (row < size_x) & (y < size_y)
+    count = gl.load(cta.count_ptr + at, mask=inside, other=1.0).to(gl.float32)
     total += load_vector(cta.bias_ptr, n, size_n)[None, :]
     flat = tile.reshape([ROWS, SIZE_N])
     flat.store((widen(flat.load(L)) + total / (count + cta.EPS)[:, None]).to(tile.dtype))

@@ -79,10 +79,11 @@ def multiply(product, cta, i, w: gl.constexpr, STEPS: gl.constexpr):
 
 @gluon.jit
 def skip(cta, i):
-    """Wait for a slot that only the other group uses, and release it; returns i + 1."""
-    slot = ring.wait_full(cta.up, i)
-    mbarrier.arrive(cta.up.empty.index(slot))
-    return i + 1
+    """Wait for two slots that only the other group uses, and release them; returns the next i."""
+    for _ in gl.static_range(2):
+        mbarrier.arrive(cta.up.empty.index(ring.wait_full(cta.up, i)))
+        i += 1
+    return i
 
 
 @gluon.jit
@@ -150,7 +151,6 @@ def compute(w: gl.constexpr, cta):
             product, i = multiply(product, cta, i, w, STEPS % cta.UNROLL)
         if w == 1:
             i = skip(cta, i)
-            i = skip(cta, i)
         x_slot, slot = ring.wait_full(cta.x, i), ring.wait_full(cta.grad, i + 1)
         i += 2
         zeroth = opaque_zero(i)
@@ -165,7 +165,6 @@ def compute(w: gl.constexpr, cta):
         tma.store_wait(0)
         mbarrier.arrive(cta.grad.empty.index(slot))
         if w == 0:
-            i = skip(cta, i)
             i = skip(cta, i)
     which = gl.arange(0, SUMS, layout=gl.SliceLayout(0, SUM))[None, :]
     # Else these channels, too, would be computed before the loop.

@@ -154,7 +154,6 @@ def triangle_product_hopper_kernel(
 
 
 def why_not(function: str, todo: Sequence[Product]) -> str | None:
-    """Why the kernel does not take these products."""
     for product in todo:
         if any(t.dtype != torch.bfloat16 for t in product):
             return f"takes bfloat16, not {product.x.dtype}"
