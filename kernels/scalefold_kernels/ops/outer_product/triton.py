@@ -142,10 +142,8 @@ def forward(factors: Factors, mean: Mean, outer: Tensor | None) -> None:
     for rows, of_a in _chunks(a_ICS, size_j):
         part = torch.mm(a[of_a], b.t(), out=outer)
         count = count_IJ[rows]
-        blocks_j, blocks_z = (
-            triton.cdiv(size_j, config["BLOCK_J"]),
-            triton.cdiv(size_z, config["BLOCK_Z"]),
-        )
+        blocks_j = triton.cdiv(size_j, config["BLOCK_J"])
+        blocks_z = triton.cdiv(size_z, config["BLOCK_Z"])
         outer_product_projection_kernel[(blocks_j, len(count), blocks_z)](
             part, weight, bias, count, z_IJZ[rows], out_IJZ[rows], size_j, a_ICS.shape[1], size_z,
             *count.stride(), *z_IJZ.stride(),

@@ -139,10 +139,9 @@ def compute(cta):
         v = cta.key_smem.index(2 * side + 1).reshape([64, cta.C])
         grad_k = zeros(64, cta.C)
         grad_v = zeros(64, cta.C)
+        alike = unmasked == 0
         for j in range(cta.NUM_BLOCKS):
-            grad_k, grad_v = differentiate_block(
-                grad_k, grad_v, k, v, i, j, unmasked == 0, unit, cta
-            )
+            grad_k, grad_v = differentiate_block(grad_k, grad_v, k, v, i, j, alike, unit, cta)
         # With a bias, queries came multiplied by the scale and divided by BIAS_SCALE.
         grad_k *= cta.BIAS_SCALE if cta.HAS_BIAS else cta.scale
         if some_masked:
@@ -200,7 +199,7 @@ class Shared(NamedTuple):
     ----------
     q : Tensor
         Queries; where there is a bias as forward multiplied them.
-    grad_ungated, delta : Tensor
+    grad_o, delta : Tensor
         Gradient of the result without the gate; sums of its products with the result.
     """
 

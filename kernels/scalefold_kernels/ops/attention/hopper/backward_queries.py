@@ -262,9 +262,8 @@ def attention_backward_queries_hopper_kernel(
             row_mask = parts.load_mask(mask, after, KEYS)
             # The next row's are under way while this one is computed: else its products wait.
             lse_tile, delta_tile = next_lse, next_delta
-            next_lse, next_delta = load_statistics(
-                lse_ptr, delta_ptr, batch, after, head, *statistics
-            )
+            following = load_statistics(lse_ptr, delta_ptr, batch, after, head, *statistics)
+            next_lse, next_delta = following
             own = parts.waiting_at(waiting_ptr, batch, row, head, first_q, sizes, OUT)
             if FIRST_K > 0:
                 sums_q = from_line(gl.load(own), OUT)

@@ -239,9 +239,8 @@ def attention_backward_row_hopper_kernel(
             async_store(grad_gate_desc, at, gate.slots.index(stage))
         after = gl.minimum(item + step, num_items - 1)
         next_batch, next_row, _ = place_of(after, num_rows, num_heads)
-        row_mask, own_mask = load_row_mask(
-            mask_ptr, mask_strides, next_batch, next_row, own, num_keys, KEYS
-        )
+        place = next_batch, next_row
+        row_mask, own_mask = load_row_mask(mask_ptr, mask_strides, *place, own, num_keys, KEYS)
         k.store((grad_k * scale).to(dtype))
         v.store(grad_v.to(dtype))
         fence_async_shared()

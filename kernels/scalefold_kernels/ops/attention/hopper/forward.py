@@ -100,9 +100,8 @@ def attend_to_block(
 ):
     """Add block ``j`` of keys to the sums of values and weights and to the highest logit."""
     masked = (before & 1) * (cta.mask_smem.shape[0] // 2) + j
-    s = parts.load_bias(
-        cta.bias_smem.index(w * cta.NUM_BLOCKS + j), cta.BLOCK_K, cta.HAS_BIAS, cta.TRANSPOSED
-    )
+    tile = cta.bias_smem.index(w * cta.NUM_BLOCKS + j)
+    s = parts.load_bias(tile, cta.BLOCK_K, cta.HAS_BIAS, cta.TRANSPOSED)
     slot = parts.wait_block(cta.k, before, j, cta.NUM_BLOCKS)
     k = cta.k.slots.index(slot).reshape([cta.BLOCK_K, cta.C])
     v = cta.v.slots.index(slot).reshape([cta.BLOCK_K, cta.C])
@@ -253,14 +252,10 @@ def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
         at = [cta.batch, row, first_q, cta.head, 0]
         rest_smem = cta.rest_smem.index((w if cta.KEEPS else 0) + opaque_zero(before))
         store_result(o, divisor, at, gate_full, stage, out_smem, rest_smem, cta)
-        start = (
-            (cta.batch * cta.num_rows + row).to(gl.int64) * cta.num_heads + cta.head
-        ) * cta.lse_stride
-        gl.store(
-            cta.lse_ptr + start + queries,
-            highest + parts.log2(sums),
-            mask=queries < cta.num_queries,
-        )
+        line = (cta.batch * cta.num_rows + row).to(gl.int64) * cta.num_heads + cta.head
+        start = line * cta.lse_stride
+        inside = queries < cta.num_queries
+        gl.store(cta.lse_ptr + start + queries, highest + parts.log2(sums), mask=inside)
     tma.store_wait(0)
     return held
 
@@ -307,9 +302,8 @@ def attention_forward_hopper_kernel(
 
     ``KEEPS``: the result's rounding errors are stored, too.
     """
-    first_q, head, _, first_row, rows = parts.place_of_cta(
-        num_queries, num_heads, num_rows, 64 * GROUPS
-    )
+    place = parts.place_of_cta(num_queries, num_heads, num_rows, 64 * GROUPS)
+    first_q, head, _, first_row, rows = place
     batch = gl.program_id(1)
 
     q = ring.new(q_desc, GROUPS, 1)

@@ -84,9 +84,8 @@ def masked_terms(mask_ptr, stride, k, num_keys, unmasked):
     vanish beside MASKED_LOGIT: they are multiplied by ``unmasked > 0`` and nothing is added.
     """
     keep = tl.load(mask_ptr + k * stride, mask=k < num_keys, other=0.0) != 0
-    return tl.where(
-        k < num_keys, tl.where(keep | (unmasked == 0), 0.0, MASKED_LOGIT), -float("inf")
-    )
+    added = tl.where(keep | (unmasked == 0), 0.0, MASKED_LOGIT)
+    return tl.where(k < num_keys, added, -float("inf"))
 
 
 @triton.jit

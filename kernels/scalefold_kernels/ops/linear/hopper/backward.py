@@ -91,9 +91,8 @@ def compute(w: gl.constexpr, cta):
                 else:
                     c = w * HALF_C + part * PART + gl.arange(0, PART, layout=FLAT)
                     hashes = mix(mix(mix(state, tile), gl.to_tensor(0)), c)
-                    of_line = gl.convert_layout(
-                        -kept(hashes, cta.threshold).to(gl.int16), gl.SliceLayout(0, L)
-                    )
+                    of_line = -kept(hashes, cta.threshold).to(gl.int16)
+                    of_line = gl.convert_layout(of_line, gl.SliceLayout(0, L))
                     mask = of_line[None, :].broadcast_to(ROWS, PART)
                 piece.store(masked(piece.load(L), mask))
             fence_async_shared()
@@ -146,9 +145,8 @@ def residual_linear_backward_hopper_kernel(
     ones = smem.ones().index(0)
     grad = ring.of_slots(grad_desc, smem.matrices(STAGES, ROWS, BLOCK_C), 2)
     h = ring.Ring(h_desc, smem.matrices(STAGES, ROWS, BLOCK_K), grad.full, grad.empty)
-    mask_smem = gl.allocate_shared_memory(
-        gl.int16, [2, 8 if SHARED == 1 else 1, BLOCK_C // 2], bits_layout
-    )
+    mask_shape: gl.constexpr = [2, 8 if SHARED == 1 else 1, BLOCK_C // 2]
+    mask_smem = gl.allocate_shared_memory(gl.int16, mask_shape, bits_layout)
     out_smem = smem.matrices(2, ROWS, BLOCK_K // 2)
     dropped = smem.barriers(STAGES, 2) if SHARED > 0 else grad.full
     two_groups(Cta(

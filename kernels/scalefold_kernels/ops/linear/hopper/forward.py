@@ -115,9 +115,8 @@ def residual_linear_forward_hopper_kernel(
     bits_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
     h = ring.of_slots(h_desc, smem.matrices(2 * H_STAGES, ROWS, BLOCK_K), 1)
     x = ring.of_slots(x_desc, smem.matrices(2 * X_STAGES, ROWS, BLOCK_C), 1)
-    mask_smem = gl.allocate_shared_memory(
-        gl.int8, [2, 8 if SHARED == 1 else 1, BLOCK_C], bits_layout
-    )
+    mask_shape: gl.constexpr = [2, 8 if SHARED == 1 else 1, BLOCK_C]
+    mask_smem = gl.allocate_shared_memory(gl.int8, mask_shape, bits_layout)
     two_groups(Cta(
         out_desc, bias_ptr, key_ptr, gl.to_tensor(layer), gl.to_tensor(threshold),
         gl.to_tensor(scale), gl.to_tensor(key_stride), h, x, weight_desc, smem.tile(weight_desc),

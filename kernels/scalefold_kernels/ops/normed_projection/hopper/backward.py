@@ -145,9 +145,8 @@ def multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST: gl.constex
     for block in range(FIRST):
         i = n * cta.BLOCKS + block
         slot, grad_slot = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
-        grad_normed = mma(
-            cta.grad.slots.index(grad_slot), cta.weight.slots.index(slot), grad_normed
-        )
+        grad = cta.grad.slots.index(grad_slot)
+        grad_normed = mma(grad, cta.weight.slots.index(slot), grad_normed)
         mbarrier.arrive(cta.weight.empty.index(slot))
         mbarrier.arrive(cta.grad.empty.index(grad_slot))
         if cta.SCALED > 0:
@@ -157,15 +156,9 @@ def multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST: gl.constex
     for block in gl.static_range(FIRST, cta.BLOCKS):
         i = n * cta.BLOCKS + block
         slot, grad_slot = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
-        transposed = cta.grad.slots.index(grad_slot).permute((1, 0))
-        bias_sum = mma(transposed, ones, bias_sums[block - FIRST], is_async=True)
-        added = added + (bias_sum,)
-        grad_normed = mma(
-            cta.grad.slots.index(grad_slot),
-            cta.weight.slots.index(slot),
-            grad_normed,
-            is_async=True,
-        )
+        grad = cta.grad.slots.index(grad_slot)
+        added += (mma(grad.permute((1, 0)), ones, bias_sums[block - FIRST], is_async=True),)
+        grad_normed = mma(grad, cta.weight.slots.index(slot), grad_normed, is_async=True)
         if block > FIRST:
             # This block's two products may be under way; those of the block before are done.
             grad_normed = mma_wait(1, [grad_normed])
@@ -199,11 +192,8 @@ def write_sums(w, norm_sums, bias_sums, weight_sum, cta, FIRST: gl.constexpr):
         gl.store(sums + c, norm_sums[2 * part], mask=inside)
         gl.store(sums + cta.C + c, norm_sums[2 * part + 1], mask=inside)
     for block in gl.static_range(FIRST, cta.BLOCKS):
-        d = (
-            block * cta.BLOCK_D
-            + gl.arange(0, cta.BLOCK_D, layout=gl.SliceLayout(1, BIAS))[:, None]
-            + one
-        )
+        d = gl.arange(0, cta.BLOCK_D, layout=gl.SliceLayout(1, BIAS))[:, None]
+        d = block * cta.BLOCK_D + d + one
         inside = (d >= cta.FIRST_BIASED) & (d < cta.D) & (one == 0)
         gl.store(sums + 2 * cta.C + d - cta.FIRST_BIASED, bias_sums[block - FIRST], mask=inside)
     if cta.HAS_FEW:

@@ -113,10 +113,9 @@ def compute(w, cta):
             # Offset of row r of a sample: its outputs begin at the sample's first row times F.
             within = r % cta.sample_rows
             at = (r - within).to(gl.int64)[:, None] * cta.F + f[None, :] * cta.sample_rows
+            there = (r < cta.num_rows)[:, None] & (f < cta.F)[None, :]
             gl.store(
-                cta.few_ptr + at + within[:, None],
-                (few * cta.few_scale).to(dtype),
-                mask=(r < cta.num_rows)[:, None] & (f < cta.F)[None, :],
+                cta.few_ptr + at + within[:, None], (few * cta.few_scale).to(dtype), mask=there
             )
         for block in range(cta.BLOCKS):
             if cta.HAS_BIAS:

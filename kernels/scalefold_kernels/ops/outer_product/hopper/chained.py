@@ -280,9 +280,8 @@ def outer_product_chained_hopper_kernel(
     # No barrier without a wait: its memory is reused, see `smem`.
     if MEAN:
         second_tiles = ring.new(second_desc, 4, 1)
-        z = ring.Ring(
-            z_desc, smem.tiles(z_desc, 2 * GROUP_Y), smem.barriers(2, 1), smem.barriers(2, 1)
-        )
+        z = ring.barriers(2, 1)
+        z = ring.Ring(z_desc, smem.tiles(z_desc, 2 * GROUP_Y), z.full, z.empty)
     else:
         second_tiles, z = smem.matrices(2, SIZE_M, GROUP_Y * SIZE_D), first
     other_rings = ring.beside(first, other_first_desc), ring.beside(third, other_third_desc)
