@@ -13,12 +13,7 @@ from scalefold_kernels.ops.transition.hopper.parameters import transition_finish
 from scalefold_kernels.tiles import find_tile
 
 # Shape of x without channels, C, H
-SHAPES = [
-    ((1, 5, 7), 8, 32),
-    ((2, 3, 11), 12, 50),
-    ((33,), 64, 128),
-    ((1,), 5, 3),
-]
+SHAPES = [((1, 5, 7), 8, 32), ((2, 3, 11), 12, 50), ((33,), 64, 128), ((1,), 5, 3)]
 
 
 def _inputs(
@@ -60,11 +55,7 @@ def _check_precision(inputs: list[Tensor]) -> None:
 
 @pytest.mark.parametrize(("shape", "channels", "hidden"), SHAPES)
 def test_value_and_gradients(
-    shape: tuple[int, ...],
-    channels: int,
-    hidden: int,
-    device: torch.device,
-    poisoned_memory: None,
+    shape: tuple[int, ...], channels: int, hidden: int, device: torch.device, poisoned_memory: None
 ) -> None:
     inputs = _inputs(shape, channels, hidden, device, torch.float32)
     exact = _results(reference, inputs, torch.float64)

@@ -85,14 +85,8 @@ def _triton() -> Iterator[CompileCase]:
                     backward,
                     partial(backward.backward_gate, call, kept, out, out, out, lse),
                 ),
-                "backward_queries": (
-                    backward,
-                    partial(backward.backward_queries, call, *grads, q),
-                ),
-                "backward_keys": (
-                    backward,
-                    partial(backward.backward_keys, call, *grads, q, q),
-                ),
+                "backward_queries": (backward, partial(backward.backward_queries, call, *grads, q)),
+                "backward_keys": (backward, partial(backward.backward_keys, call, *grads, q, q)),
             }
             if call.bias is not None:
                 launch = partial(backward.backward_bias, call, call.bias, *grads)

@@ -55,10 +55,7 @@ def norm_of(shape: Shape) -> Norm:
 
 
 def settings(
-    table: str,
-    names: Sequence[str],
-    defaults: Sequence[tuple[int | str, ...]],
-    module: ModuleType,
+    table: str, names: Sequence[str], defaults: Sequence[tuple[int | str, ...]], module: ModuleType
 ) -> Iterator[tuple[Shape, Callable[[str, Launch], CompileCase]]]:
     """Shapes of a table's rules and defaults, and what records the launch of its kernel there."""
     settings = [*configured(table)]

@@ -15,25 +15,13 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels import ring, smem
-from scalefold_kernels.compiler import (
-    async_store,
-    mma,
-    mma_wait,
-    reinterpret,
-    thread_barrier,
-)
+from scalefold_kernels.compiler import async_store, mma, mma_wait, reinterpret, thread_barrier
 from scalefold_kernels.gluon import product_int64, unsigned, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.attention.arguments import Call, Gradients, Kept
 from scalefold_kernels.ops.attention.hopper import launches
 from scalefold_kernels.ops.attention.hopper import why_not as why_not_hopper
-from scalefold_kernels.ops.attention.hopper.parts import (
-    LOG2E,
-    Mask,
-    count,
-    load_mask,
-    undo_gate,
-)
+from scalefold_kernels.ops.attention.hopper.parts import LOG2E, Mask, count, load_mask, undo_gate
 from scalefold_kernels.tma import padded
 
 STAGES = gl.constexpr(2)

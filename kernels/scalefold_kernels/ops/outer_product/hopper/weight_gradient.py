@@ -34,10 +34,7 @@ SIZE_S = gl.constexpr(128)
 COLUMNS = gl.constexpr(128)
 """c and i of a group, and c and d."""
 
-Cta = namedtuple(
-    "Cta",
-    "out_ptr a b grad outer_smem size_c size_z size_j j_per_part",
-)
+Cta = namedtuple("Cta", "out_ptr a b grad outer_smem size_c size_z size_j j_per_part")
 
 
 @gluon.jit

@@ -33,10 +33,7 @@ DEPTH = gl.constexpr(64)
 _STAGES = 3
 """Places of blocks: as many as there is room for beside the result."""
 
-Cta = namedtuple(
-    "Cta",
-    "products x y out blocks rounds PRODUCTS",
-)
+Cta = namedtuple("Cta", "products x y out blocks rounds PRODUCTS")
 
 
 @gluon.constexpr_function

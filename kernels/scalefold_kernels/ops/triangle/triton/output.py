@@ -16,11 +16,7 @@ from scalefold_kernels.dot import block
 from scalefold_kernels.dropout.kernel import dropout_factor, hash_of
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.loads import load_matrix, load_vector
-from scalefold_kernels.ops.triangle.arguments import (
-    OutputArguments,
-    Sizes,
-    new_stats,
-)
+from scalefold_kernels.ops.triangle.arguments import OutputArguments, Sizes, new_stats
 from scalefold_kernels.ops.triangle.triton.parts import sigmoid, standardise, standardise_backward
 from scalefold_kernels.ops.triangle.weights import output_gradients
 
