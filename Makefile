@@ -45,7 +45,7 @@ CPU_TRITON := triton==3.6.0
 ## What the CUDA build brings, so what training machines have.
 CUDA_TRITON := $(shell grep '^triton==' envs/constraints.txt)
 TRITON ?= $(patsubst triton==%,%,$(CUDA_TRITON))
-## No tiles are chosen for other versions: what spills there passes.
+## Nothing is tuned for other versions: what spills there passes.
 OFFLINE := $(if $(filter $(CUDA_TRITON),triton==$(TRITON)),--gluon,--first --spills)
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check

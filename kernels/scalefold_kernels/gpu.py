@@ -13,7 +13,6 @@ GLUON_VERSIONS = ("3.6", "3.7", "3.8", "3.9")
 MIN_CAPABILITY = (8, 0)
 """Compute capability of the oldest NVIDIA GPUs with bfloat16 matrix products: A100, RTX 30."""
 
-
 SM_REGISTERS = 64 * 1024
 """Registers of an SM."""
 

@@ -1,4 +1,4 @@
-"""Loads of parameters in Triton kernels; 0 beyond their ends."""
+"""Loads of parameters in kernels, of both of Triton's languages; 0 beyond their ends."""
 
 import triton
 import triton.language as tl

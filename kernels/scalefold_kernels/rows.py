@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from scalefold_kernels.checks import check_rows
-from scalefold_kernels.tiles import Tile, tile_for
+from scalefold_kernels.tiles import Config, config_for
 
 MAX_ROW_DIMS = 3
 
@@ -32,10 +32,9 @@ class Rows:
         size = self.num_rows, self.tensor.shape[-1]
         return self.tensor.as_strided(size, (self.strides[2], self.strides[3]))
 
-    def tile(self, kernel: str, arch: str | None = None, **more: int) -> Tile:
-        """Tile of a kernel, see `tile_for`."""
+    def config(self, kernel: str, arch: str | None = None, **more: int) -> Config:
         sizes = {"rows": self.num_rows, "C": self.tensor.shape[-1], **more}
-        return tile_for(kernel, self.tensor, arch, **sizes)
+        return config_for(kernel, self.tensor, arch, **sizes)
 
 
 def rows_of(x: Tensor) -> Rows:

@@ -1,4 +1,4 @@
-"""Which tile each kernel runs with: tables by architecture and shape class, and their lookup.
+"""Tile tables: which configuration a kernel runs with, by architecture and class of shapes.
 
 ``<op>/tiles.json`` holds a table ``<kernel>`` for the op's ``<kernel>_kernel``::
 
@@ -14,13 +14,13 @@
       }
     }
 
-The first rule of the architecture whose ``where`` holds wins (a number within the bounds, both
-included; a word equal); else ``default``, which must run on every architecture and for every shape.
+The ``tile`` of the first rule of the architecture whose ``where`` holds is taken (a number within
+the bounds, both included; a word equal); else ``default``, which must run everywhere.
 A rule that no launch can meet is refused: a name that the kernel's shapes lack, or an unknown type.
 ``ranged`` and ``candidates`` are for the tuner alone (``python -m scalefold_kernels.bench tune``).
 It rewrites the rules of the GPU that it runs on: one for each shape that the benchmark meets; a
 ``ranged`` size extends halfway to the next measured one, all others are exact. ``candidates`` is
-either lists by name, of which all combinations are tried, or a list of whole tiles.
+either lists by name, of which all combinations are tried, or a list of whole configurations.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from torch import Tensor
 
 from scalefold_kernels.checks import DTYPES
 
-Tile = dict[str, int]
+Config = dict[str, int]
+"""Block sizes and the like, ``num_warps`` and ``num_stages`` of a launch."""
+
 Shape = Mapping[str, int | str]
 
 Lookup = tuple[str, str, tuple[tuple[str, int | str], ...]]
@@ -57,19 +59,19 @@ def architecture(device: torch.device) -> str:
     return f"sm_{major}{minor}"
 
 
-def find_tile(kernel: str, arch: str, shape: Shape) -> Tile:
-    """Tile for a launch: block sizes, ``num_warps`` and ``num_stages``, as keyword arguments.
+def find_tile(kernel: str, arch: str, shape: Shape) -> Config:
+    """Configuration of a launch: block sizes and Triton's options, as keyword arguments.
 
     ``kernel`` names the table, ``arch`` is from `architecture`, and ``shape`` has what the table's
     rules speak of: sizes, and words such as ``dtype``.
     Raises ValueError where there is no such table, or a rule has a name that ``shape`` lacks.
     """
     if _override is not None:
-        return _override.tile(kernel, arch, shape)
+        return _override.config(kernel, arch, shape)
     return dict(_lookup(kernel, arch, tuple(shape.items())))
 
 
-def tile_for(kernel: str, x: Tensor, arch: str | None = None, **sizes: int | str) -> Tile:
+def config_for(kernel: str, x: Tensor, arch: str | None = None, **sizes: int | str) -> Config:
     """`find_tile` for a tensor: its type, its GPU or the one named, and sizes by name."""
     shape = {**sizes, "dtype": dtype_name(x.dtype)}
     return find_tile(kernel, arch or architecture(x.device), shape)
@@ -121,8 +123,8 @@ def _all_tables() -> dict[str, tuple[Path, dict[str, Any]]]:
     return found
 
 
-def configured(kernel: str) -> list[tuple[str, Shape, Tile]]:
-    """Every rule of a table as (architecture, a shape for which it holds, tile).
+def configured(kernel: str) -> list[tuple[str, Shape, Config]]:
+    """Every rule of a table as (architecture, a shape for which it holds, configuration).
 
     For the offline compilation. Names that a rule leaves open are not in the shape.
     """
@@ -144,7 +146,7 @@ def _example(wanted: str | list[int]) -> int | str:
 
 
 @cache
-def _lookup(kernel: str, arch: str, shape: tuple[tuple[str, int | str], ...]) -> Tile:
+def _lookup(kernel: str, arch: str, shape: tuple[tuple[str, int | str], ...]) -> Config:
     (path, table), sizes = find_table(kernel), dict(shape)
     if unknown := {name for _, rule in _rules(table) for name in rule["where"]} - sizes.keys():
         raise ValueError(
@@ -164,22 +166,22 @@ def _holds(wanted: str | list[int], value: int | str) -> bool:
 
 
 class Overridden:
-    """Lookups seen while the tuner runs an op, and the tile that one of them is given instead."""
+    """Lookups seen while the tuner runs an op, and the configuration that one is given instead."""
 
     def __init__(self) -> None:
-        self.seen: dict[Lookup, Tile] = {}
-        self.instead: dict[Lookup, Tile] = {}
-        self._forced: dict[str, Tile] = {}
+        self.seen: dict[Lookup, Config] = {}
+        self.instead: dict[Lookup, Config] = {}
+        self._forced: dict[str, Config] = {}
 
-    def tile(self, kernel: str, arch: str, shape: Shape) -> Tile:
+    def config(self, kernel: str, arch: str, shape: Shape) -> Config:
         """Answer a lookup."""
         key = (kernel, arch, tuple(shape.items()))
         self.seen.setdefault(key, _lookup(*key))
         return dict(self.instead.get(key) or self._forced.get(kernel) or self.seen[key])
 
-    def force(self, kernel: str, **tile: int) -> None:
-        """Give every lookup of a kernel this tile."""
-        self._forced[kernel] = tile
+    def force(self, kernel: str, **config: int) -> None:
+        """Give every lookup of a kernel this configuration."""
+        self._forced[kernel] = config
 
 
 # Of the module and not of a context: autograd runs backward in a thread of its own.
@@ -188,7 +190,7 @@ _override: Overridden | None = None
 
 @contextmanager
 def overridden() -> Iterator[Overridden]:
-    """Watch and replace lookups, in all threads; for the tuner and for tests of single tiles."""
+    """Watch and replace lookups, in all threads; for the tuner and for tests."""
     global _override
     _override = Overridden()
     try:

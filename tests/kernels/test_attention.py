@@ -34,10 +34,7 @@ SHAPES = [
 
 
 def _inputs(
-    shape: tuple[int, ...],
-    device: torch.device,
-    gated: bool = True,
-    biased: bool = True,
+    shape: tuple[int, ...], device: torch.device, gated: bool = True, biased: bool = True
 ) -> list[Tensor | None]:
     batch, rows, queries, keys, heads, channels = shape
     generator = torch.Generator(device).manual_seed(0)

@@ -367,7 +367,7 @@ def test_rules_cover_every_size_once() -> None:
     ]
     made = rules(found, ["N"])
     assert len(made) == 4
-    for n, tile in [(0, 100), (100, 100), (200, 100), (201, 400), (10**9, 400)]:
+    for n, nearest in [(0, 100), (100, 100), (200, 100), (201, 400), (10**9, 400)]:
         fitting = [
             rule["tile"]
             for rule in made
@@ -375,7 +375,7 @@ def test_rules_cover_every_size_once() -> None:
             and rule["where"]["C"] == [8, 8]
             and rule["where"]["N"][0] <= n <= rule["where"]["N"][1]
         ]
-        assert fitting == [{"BLOCK": tile + 8}]
+        assert fitting == [{"BLOCK": nearest + 8}]
 
 
 def test_tables_are_written_one_rule_a_line() -> None:

@@ -31,8 +31,8 @@ CASES = [
     for case in all_cases()
 ]
 
-TILES_VERSION = "3.6."
-"""Of the Triton that portable kernels' tiles were found with, which the CPU build is tested with.
+TUNED_VERSION = "3.6."
+"""Of the Triton that portable kernels were tuned with, which the CPU build is tested with.
 Another compiler gives some of them registers otherwise."""
 
 
@@ -66,9 +66,9 @@ def test_compiles_without_complaint(case: str, compiled: dict) -> None:
     assert wrong
     found = [why for why in wrong.values() if why]
     version = triton.__version__
-    if found and is_portable(case) and not version.startswith(TILES_VERSION):
+    if found and is_portable(case) and not version.startswith(TUNED_VERSION):
         assert all(why.startswith("spills ") for why in found), wrong
-        pytest.skip(f"with Triton {version}; tiles were found with {TILES_VERSION}x: {wrong}")
+        pytest.skip(f"with Triton {version}; tuned with {TUNED_VERSION}x: {wrong}")
     assert not found, wrong
 
 
@@ -80,7 +80,7 @@ def is_portable(case: str) -> bool:
 
 @pytest.mark.parametrize("arch", ["sm_100", "gfx942"])
 def test_portable_kernels_compile_for_other_gpus(arch: str) -> None:
-    """Blackwell (B200) and AMD (MI300), for which no tiles are tuned: a spill is no failure."""
+    """Blackwell (B200) and AMD (MI300), for which nothing is tuned: a spill is no failure."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-m", "tests.kernels.offline", "--arch", arch, "--spills"],
@@ -113,17 +113,17 @@ def test_every_kernel_is_listed() -> None:
 
 
 def test_arguments_are_named_by_what_they_are() -> None:
-    kinds = {
-        (case.kernel.fn.__name__, name): kind
+    types = {
+        (case.kernel.fn.__name__, name): type_name
         for op in OPS
         for case in cases_of(op)
-        for name, kind in case.signature.items()
-        if isinstance(kind, str)
+        for name, type_name in case.signature.items()
+        if isinstance(type_name, str)
     }
     for starts, ends in ("*", "_ptr"), ("tensordesc", "_desc"):
-        found = {key for key, kind in kinds.items() if kind.startswith(starts)}
-        assert found == {key for key in kinds if key[1].endswith(ends)}
-    assert not [key for key in kinds if key[1][0].isupper()]  # as constants are
+        found = {key for key, type_name in types.items() if type_name.startswith(starts)}
+        assert found == {key for key in types if key[1].endswith(ends)}
+    assert not [key for key in types if key[1][0].isupper()]  # as constants are
 
 
 SPILLING = """

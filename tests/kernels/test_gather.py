@@ -32,8 +32,8 @@ def expected(parts: list[Tensor]) -> Tensor:
 @pytest.mark.parametrize("make", [TorchGather, Gather])
 def test_each_lies_at_its_place_and_gaps_stay(make: type, device: torch.device) -> None:
     buffer = torch.full((LENGTH,), UNTOUCHED, device=device)
-    with overridden() as tiles:
-        tiles.force("gather", BLOCK=64, num_warps=4, num_stages=2)
+    with overridden() as lookups:
+        lookups.force("gather", BLOCK=64, num_warps=4, num_stages=2)
         gather = make(buffer, PLACES, SIZES)
         for _ in range(2):  # from other addresses
             parts = tensors(device)

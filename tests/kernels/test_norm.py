@@ -56,21 +56,21 @@ def in_float64(arguments: Sequence) -> list:
     return [convert(a) for a in arguments]
 
 
-def strided(kind: str, *shape: int, device) -> Tensor:
+def strided(layout: str, *shape: int, device) -> Tensor:
     """A tensor of this shape in another memory layout."""
-    if kind == "contiguous":
+    if layout == "contiguous":
         return draw(*shape, device=device)
-    if kind == "transposed":
+    if layout == "transposed":
         return draw(shape[1], shape[0], *shape[2:], device=device).transpose(0, 1)
-    if kind == "sliced":
+    if layout == "sliced":
         return draw(*shape[:-1], shape[-1] + 5, device=device)[..., 2:-3]
-    if kind == "three row dimensions":
+    if layout == "three row dimensions":
         return draw(shape[1], shape[0] * 2, shape[2] + 1, shape[3], device=device)[
             :, ::2, 1:
         ].transpose(0, 1)
-    if kind == "channels first":
+    if layout == "channels first":
         return draw(*shape[:-2], shape[-1], shape[-2], device=device).transpose(-1, -2)
-    raise ValueError(kind)
+    raise ValueError(layout)
 
 
 LAYOUTS = ["contiguous", "transposed", "sliced", "three row dimensions", "channels first"]

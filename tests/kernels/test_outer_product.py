@@ -44,11 +44,7 @@ def _inputs(
 
 
 def _results(
-    op: object,
-    tensors: list[Tensor],
-    count: Tensor,
-    gradient: Tensor,
-    dtype: torch.dtype,
+    op: object, tensors: list[Tensor], count: Tensor, gradient: Tensor, dtype: torch.dtype
 ) -> list[Tensor]:
     leaves = [t.detach().to(dtype).requires_grad_() for t in tensors]
     a, b, weight, bias, z = leaves
@@ -156,10 +152,7 @@ def test_opcheck(num_seq: int, device: torch.device) -> None:
     (a, b, weight, bias, z), count, _ = _inputs((1, num_seq, 3, 4, 8, 5), device, torch.float32)
     for tensor in (a, b, weight, bias, z):
         tensor.requires_grad_()
-    torch.library.opcheck(
-        torch.ops.scalefold.outer_product_mean,
-        ([a, b, count, weight, bias], z),
-    )
+    torch.library.opcheck(torch.ops.scalefold.outer_product_mean, ([a, b, count, weight, bias], z))
 
 
 @pytest.mark.gpu
@@ -219,10 +212,7 @@ def _operand_results(
     """Both operands, and the gradients of m and all parameters."""
     leaves = [t.detach().to(dtype).requires_grad_() for t in tensors]
     results = op(leaves[0], mask, *leaves[1:])
-    return [
-        *results[:2],
-        *torch.autograd.grad(results, leaves, [grad.to(dtype) for grad in grads]),
-    ]
+    return [*results[:2], *torch.autograd.grad(results, leaves, [grad.to(dtype) for grad in grads])]
 
 
 @pytest.mark.parametrize("shape", OPERANDS)

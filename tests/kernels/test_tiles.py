@@ -1,4 +1,4 @@
-"""Tables of tiles: which rule a launch meets, and rules that none can meet."""
+"""Tile tables: which rule a launch meets, and rules that none can meet."""
 
 import json
 from pathlib import Path

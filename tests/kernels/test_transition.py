@@ -13,12 +13,7 @@ from scalefold_kernels.ops.transition.hopper.parameters import transition_finish
 from scalefold_kernels.tiles import find_tile
 
 # Shape of x without channels, C, H
-SHAPES = [
-    ((1, 5, 7), 8, 32),
-    ((2, 3, 11), 12, 50),
-    ((33,), 64, 128),
-    ((1,), 5, 3),
-]
+SHAPES = [((1, 5, 7), 8, 32), ((2, 3, 11), 12, 50), ((33,), 64, 128), ((1,), 5, 3)]
 
 
 def _inputs(
@@ -60,11 +55,7 @@ def _check_precision(inputs: list[Tensor]) -> None:
 
 @pytest.mark.parametrize(("shape", "channels", "hidden"), SHAPES)
 def test_value_and_gradients(
-    shape: tuple[int, ...],
-    channels: int,
-    hidden: int,
-    device: torch.device,
-    poisoned_memory: None,
+    shape: tuple[int, ...], channels: int, hidden: int, device: torch.device, poisoned_memory: None
 ) -> None:
     inputs = _inputs(shape, channels, hidden, device, torch.float32)
     exact = _results(reference, inputs, torch.float64)
@@ -147,11 +138,11 @@ def test_what_follows_from_sums_over_rows(device: torch.device) -> None:
     products = torch.stack([_by_parts(d, normed), _by_parts(out, grad)])
     sums = d.unflatten(0, (2, -1)).sum(1)
     arguments = [t.to(device) for t in (products, sums, weight_sums, grad, up)]
-    tile = find_tile("transition_finish", "cpu", {"C": channels, "H": hidden})
-    grid = -(-hidden // tile["BLOCK_H"]) + 3, -(-channels // tile["BLOCK_C"])
+    config = find_tile("transition_finish", "cpu", {"C": channels, "H": hidden})
+    grid = -(-hidden // config["BLOCK_H"]) + 3, -(-channels // config["BLOCK_C"])
     shapes = (2, channels), (hidden, channels), (hidden,), (channels, hidden), (channels,)
     results = [torch.full(shape, float("nan"), device=device) for shape in shapes]
-    transition_finish_kernel[grid](*arguments, *results, 2, rows, C=channels, H=hidden, **tile)
+    transition_finish_kernel[grid](*arguments, *results, 2, rows, C=channels, H=hidden, **config)
     norm = torch.stack([weight_sums.sum(0), (d @ up).sum(0)])
     expected = norm, d.t() @ normed, d.sum(0), grad.t() @ out, grad.sum(0)
     for result, wanted in zip(results, expected, strict=True):

@@ -281,12 +281,7 @@ def test_bfloat16(
     [(1, 64, 64, 128), (2, 9, 24, 128), (4, 40, 40, 64), (1, 3, 8, 64), (1, 264, 128, 64)],
 )
 def test_dropout_in_bfloat16(
-    gluon: bool,
-    batch: int,
-    rows: int,
-    columns: int,
-    channels: int,
-    monkeypatch: pytest.MonkeyPatch,
+    gluon: bool, batch: int, rows: int, columns: int, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not gluon:
         monkeypatch.setattr(gpu, "has_gluon", lambda: False)

@@ -100,10 +100,10 @@ def _normal(*size: int) -> Tensor:
     return torch.randn(*size, device="cuda", dtype=torch.bfloat16, requires_grad=True)
 
 
-def _msa_block(kind: str, rows: int, num_res: int, real: int, training: bool) -> Step:
+def _msa_block(part: str, rows: int, num_res: int, real: int, training: bool) -> Step:
     assembly = Assembly(ops=kernel_ops())
     block: nn.Module
-    if kind == "evoformer":
+    if part == "evoformer":
         channels = CONFIG.c_m
         block = EvoformerBlock(CONFIG.evoformer, channels, CONFIG.c_z, assembly)
     else:
@@ -156,7 +156,7 @@ def free_memory_with_nan() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("kind", "rows", "num_res", "real", "training"),
+    ("part", "rows", "num_res", "real", "training"),
     [
         ("evoformer", 3, 96, 84, False),
         ("evoformer", 7, 100, 84, True),
@@ -171,7 +171,7 @@ def free_memory_with_nan() -> None:
     ],
 )
 def test_a_block_gives_the_same_bits_whatever_lay_in_memory(
-    kind: str,
+    part: str,
     rows: int,
     num_res: int,
     real: int,
@@ -180,10 +180,10 @@ def test_a_block_gives_the_same_bits_whatever_lay_in_memory(
     poisoned_memory: None,
 ) -> None:
     torch.manual_seed(0)
-    if kind == "templates":
+    if part == "templates":
         step = _templates(rows, num_res, real, training)
     else:
-        step = _msa_block(kind, rows, num_res, real, training)
+        step = _msa_block(part, rows, num_res, real, training)
     results = {}
     for name, word in WORDS.items():
         with leftover(word) as launched:

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def cuequivariance(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
+def cuequivariance(q: Tensor, k: Tensor, v: Tensor, *more: Any) -> Tensor:
     """``cuequivariance_torch.triangle_attention``, and the gate by torch.
 
     To multiply the bias by its scale costs it 2 us of some hundreds.
     """
-    gate, mask, bias, bias_scale, scale = others
+    gate, mask, bias, bias_scale, scale = more
     attend = import_module("cuequivariance_torch").triangle_attention
     heads_first = (x.transpose(2, 3) for x in (q, k, v))
     keep = mask.bool()[:, :, None, None]
@@ -23,13 +23,13 @@ def cuequivariance(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
     return _gated(out.transpose(2, 3), gate)
 
 
-def trifast(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
+def trifast(q: Tensor, k: Tensor, v: Tensor, *more: Any) -> Tensor:
     """``trifast.triangle_attention``, and the gate by torch.
 
     It scales by 1 / sqrt(C), and assumes that rows and positions are equally many. The correctness
     check has fewer rows.
     """
-    gate, mask, bias, bias_scale, scale = others
+    gate, mask, bias, bias_scale, scale = more
     attend = import_module("trifast").triangle_attention
     q, hidden = q * (scale * q.shape[-1] ** 0.5), ~mask.bool()
     rows, absent = q.shape[1], q.shape[2] - q.shape[1]

@@ -34,10 +34,10 @@ def projection(
 ) -> tuple[Tensor, ...]:
     """Of a LayerNorm; x itself is the last result."""
     normed = norm(x, norm_weight, norm_bias)
-    first, *others = (functional.linear(normed, *pair) for pair in zip(weights, biases))
-    if others:
-        others[-1] = others[-1] * last_scale
-    return first * first_scale, *others, x
+    first, *projected = (functional.linear(normed, *pair) for pair in zip(weights, biases))
+    if projected:
+        projected[-1] = projected[-1] * last_scale
+    return first * first_scale, *projected, x
 
 
 def linear(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, dropout: Any) -> Tensor:
@@ -53,9 +53,9 @@ def transition(x: Tensor, *parameters: Tensor) -> Tensor:
     return x + functional.linear(torch.relu(hidden), *down)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, *more: Any) -> Tensor:
     """With pair bias, mask and gate; the softmax in float32 at least."""
-    gate, mask, bias, bias_scale, scale = others
+    gate, mask, bias, bias_scale, scale = more
     logits = torch.einsum("brqhc,brkhc->brhqk", q * scale, k).to(_wider(q.dtype))
     logits = logits + 1e9 * (mask.to(logits.dtype) - 1)[:, :, None, None, :]
     if bias is not None:

@@ -94,10 +94,7 @@ def measure_others(
 
 
 def _measured(
-    functions: Mapping[str, Function],
-    exact: Exact,
-    sets: Sequence[Args],
-    allowed: type[Exception],
+    functions: Mapping[str, Function], exact: Exact, sets: Sequence[Args], allowed: type[Exception]
 ) -> list[dict[str, Any]]:
     """Errors and times, or what failed, if that is allowed to."""
     found = []

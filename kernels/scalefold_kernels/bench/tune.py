@@ -1,4 +1,4 @@
-"""The tuner: each kernel's fastest tiles on this GPU, written into its op's table."""
+"""The tuner: each kernel's fastest configurations on this GPU, written into its tile table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tune(
 ) -> list[Path]:
     """Find the fastest candidate for every lookup that these cases make, and write the tables.
 
-    Kernels are tuned one after the other while the rest of the op runs with the best tiles so far.
+    Kernels are tuned one after the other while the rest of the op runs with the best so far.
     The winners together must pass the correctness check of the case, or it is a RuntimeError. Rules
     of other architectures stay as they are, and so do those of kernels that the cases do not reach.
     Tables are written into ``folder``, or where the kernels read them. Their paths are returned.
@@ -64,7 +64,7 @@ def _tune_case(
     forward, both = calls(case.ours, input_sets(case.inputs, device, dtype))
     in_forward = set(lookups.seen)
     both[0]()
-    # Other tiles of one kernel may ask for new shapes of another, so look again each time.
+    # Other configurations of a kernel may ask for new shapes of another: look again.
     while pending := [key for key in lookups.seen if key not in winners]:
         key = pending[0]
         timed = forward if key in in_forward else both
@@ -74,7 +74,7 @@ def _tune_case(
     agreement = Exact(case, device, dtype).agreement(case.ours)
     if not agreement.good:
         raise RuntimeError(
-            f"{case.op}, {case.shape}: no table was written; with the fastest tiles: {agreement}"
+            f"{case.op}, {case.shape}: no table was written; with the fastest: {agreement}"
         )
 
 
@@ -101,7 +101,7 @@ def _fastest(key: Lookup, calls: Sequence[Call], lookups: Overridden) -> dict[st
 
 
 def candidates(table: Mapping[str, Any]) -> Iterable[dict[str, int]]:
-    """The tiles that a table lists: whole ones, or all combinations of values by name."""
+    """Configurations that a table lists: whole ones, or all combinations of values by name."""
     listed = table.get("candidates", [])
     if isinstance(listed, list):
         return listed
@@ -119,14 +119,14 @@ def _with_rules(table: Mapping[str, Any], kernel: str, winners: Winners) -> dict
 def rules(
     found: Sequence[tuple[Mapping[str, int | str], dict[str, int]]], ranged: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Rules that give each measured (shape, tile) its tile, and shapes between that of the nearer.
+    """Rules that give each measured shape its configuration, and shapes between the nearer's.
 
     ``ranged`` sizes extend to the geometric mean with the next measured one, the outermost to all.
     Others match exactly. All shapes have the same names.
     """
     names = sorted(found[0][0], key=lambda name: name in ranged)
     made = []
-    for shape, tile in sorted(found, key=lambda pair: [pair[0][name] for name in names]):
+    for shape, config in sorted(found, key=lambda pair: [pair[0][name] for name in names]):
         where: dict[str, Any] = {}
         alike = [other for other, _ in found]
         for name in names:
@@ -135,7 +135,7 @@ def rules(
             if name in ranged:
                 where[name] = _nearest(sorted({other[name] for other in alike}), value)
             alike = [other for other in alike if other[name] == value]
-        made.append({"where": where, "tile": tile})
+        made.append({"where": where, "tile": config})
     return made
 
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scalefold_kernels.tiles import architecture, find_tile
+from scalefold_kernels.tiles import Config, config_for
 
 
 @triton.jit
@@ -53,7 +53,7 @@ def sum_block(  # type: ignore[no-untyped-def]
         inside = (rows < num_rows)[:, None] & inside_w[None, :]
         offsets = rows.to(tl.int64)[:, None] * width + columns[None, :]
         total += tl.load(partial_ptr + offsets, mask=inside, other=0.0)
-    tl.store(out_ptr + columns, tl.sum(total, 0).to(out_ptr.dtype.element_ty), mask=inside_w)
+    tl.store(out_ptr + columns, tl.sum(total, 0), mask=inside_w)
 
 
 @triton.jit
@@ -79,35 +79,36 @@ def sum_rows(x_RW: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Ten
     num_rows, width = x_RW.shape
     if out is None:
         out = torch.empty(width, dtype=dtype, device=x_RW.device)
-    tile = _tile("sum_partials", x_RW)
-    sum_partials_kernel[(triton.cdiv(width, tile["BLOCK_W"]),)](x_RW, out, num_rows, width, **tile)
+    config = _config("sum_partials", x_RW)
+    sum_partials_kernel[(triton.cdiv(width, config["BLOCK_W"]),)](
+        x_RW, out, num_rows, width, **config
+    )
     return out
 
 
 def sum_several(matrices: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
     """`sum_rows` of several matrices, each into its ``out``, in one launch."""
-    tiles = [_tile("sum_several", x_RW) for x_RW in matrices]
+    configs = [_config("sum_several", x_RW) for x_RW in matrices]
     widths = tuple(x_RW.shape[1] for x_RW in matrices)
-    blocks = [triton.cdiv(w, tile["BLOCK_W"]) for w, tile in zip(widths, tiles, strict=True)]
+    blocks = [triton.cdiv(w, config["BLOCK_W"]) for w, config in zip(widths, configs, strict=True)]
     sum_several_kernel[(sum(blocks),)](
         tuple(matrices), tuple(outs), tuple(map(len, matrices)), widths, tuple(accumulate(blocks)),
-        BLOCKS_R=tuple(tile["BLOCK_R"] for tile in tiles),
-        BLOCKS_W=tuple(tile["BLOCK_W"] for tile in tiles), num_warps=4,
+        BLOCKS_R=tuple(config["BLOCK_R"] for config in configs),
+        BLOCKS_W=tuple(config["BLOCK_W"] for config in configs), num_warps=4,
     )  # fmt: skip
 
 
-def _tile(table: str, x_RW: Tensor) -> dict[str, int]:
-    num_rows, width = x_RW.shape
-    return find_tile(table, architecture(x_RW.device), {"rows": num_rows, "width": width})
+def _config(table: str, x_RW: Tensor) -> Config:
+    return config_for(table, x_RW, rows=x_RW.shape[0], width=x_RW.shape[1])
 
 
 def column_sums(x_RW: Tensor, out: Tensor) -> None:
     """Sum a matrix with rows of any stride over its rows, into ``out``."""
     num_rows, width = x_RW.shape
-    tile = _tile("column_sums", x_RW)
-    ctas = min(tile.pop("CTAS"), triton.cdiv(num_rows, tile["BLOCK_R"]))
+    config = _config("column_sums", x_RW)
+    ctas = min(config.pop("CTAS"), triton.cdiv(num_rows, config["BLOCK_R"]))
     partial = torch.empty(ctas, width, dtype=torch.float32, device=x_RW.device)
-    column_sums_kernel[(triton.cdiv(width, tile["BLOCK_W"]), ctas)](
-        x_RW, partial, num_rows, width, x_RW.stride(0), CTAS=ctas, **tile
+    column_sums_kernel[(triton.cdiv(width, config["BLOCK_W"]), ctas)](
+        x_RW, partial, num_rows, width, x_RW.stride(0), CTAS=ctas, **config
     )
     sum_rows(partial, out.dtype, out)

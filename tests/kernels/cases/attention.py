@@ -20,7 +20,7 @@ from tests.kernels.offline.case import CompileCase, empty, recorded
 from scalefold_kernels.ops.attention import hopper
 from scalefold_kernels.ops.attention.arguments import Call, Gradients, Kept, checked, new_rest
 
-_KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
+_TYPES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 BITS = math.log(2)
 """The unit of the model's biases, and of its queries of triangles."""
@@ -85,20 +85,14 @@ def _triton() -> Iterator[CompileCase]:
                     backward,
                     partial(backward.backward_gate, call, kept, out, out, out, lse),
                 ),
-                "backward_queries": (
-                    backward,
-                    partial(backward.backward_queries, call, *grads, q),
-                ),
-                "backward_keys": (
-                    backward,
-                    partial(backward.backward_keys, call, *grads, q, q),
-                ),
+                "backward_queries": (backward, partial(backward.backward_queries, call, *grads, q)),
+                "backward_keys": (backward, partial(backward.backward_keys, call, *grads, q, q)),
             }
             if call.bias is not None:
                 launch = partial(backward.backward_bias, call, call.bias, *grads)
                 launches["backward_bias"] = backward, launch
             for kernel, (module, launch) in launches.items():
-                described = f"{kernel} for {arch}, {name}, {_KINDS[dtype]}"
+                described = f"{kernel} for {arch}, {name}, {_TYPES[dtype]}"
                 yield recorded(module, f"attention_{kernel}_kernel", launch, described, arch)
 
 
@@ -117,8 +111,8 @@ def _hopper() -> Iterator[CompileCase]:
         for described, launch in launches.items():
             kernel = described.split()[0]
             module = _module(f"hopper.{kernel}")
-            others = call.num_keys > 256 or not triton.__version__.startswith("3.6.")
-            known = _SPILLED if kernel == "backward_queries_bias" and others else 0
+            spills = call.num_keys > 256 or not triton.__version__.startswith("3.6.")
+            known = _SPILLED if kernel == "backward_queries_bias" and spills else 0
             if described == "forward" and module.constants(call)["GROUPS"] > 2:
                 known = _SPILLED_ONCE
             title = f"{described} on Hopper, {name}"

@@ -13,6 +13,6 @@ def compile_cases() -> list[CompileCase]:
 
 
 def _case(signature: dict[str, str], arch: str) -> CompileCase:
-    tile = find_tile("gather", arch, {"elements": 93_000_000})
-    launch = tile.pop("num_warps"), tile.pop("num_stages")
-    return CompileCase(f"gather {arch}", gather_kernel, signature, tile, *launch, (arch,))
+    config = find_tile("gather", arch, {"elements": 93_000_000})
+    launch = config.pop("num_warps"), config.pop("num_stages")
+    return CompileCase(f"gather {arch}", gather_kernel, signature, config, *launch, (arch,))

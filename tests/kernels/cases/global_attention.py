@@ -21,7 +21,7 @@ _SIZES = [(64, 8, 8), (24, 3, 5)]
 
 
 def compile_cases() -> list[CompileCase]:
-    """What the launches give to their kernels; each architecture with the tile that it takes."""
+    """What the launches give to their kernels; each architecture with its configuration."""
     settings = product(_SIZES, (torch.bfloat16, torch.float32), ("sm_80", "sm_90"))
     return [case for size, dtype, arch in settings for case in _cases(*size, dtype, arch)]
 

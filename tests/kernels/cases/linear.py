@@ -17,7 +17,7 @@ from torch import Tensor
 from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops.linear import hopper, triton
 from scalefold_kernels.ops.linear.op import Call
-from scalefold_kernels.tiles import Shape, Tile, configured, overridden, read_table
+from scalefold_kernels.tiles import Config, Shape, configured, overridden, read_table
 
 # Channels in and out: pair, templates, MSA.
 _DEFAULTS = [(128, 128), (64, 64), (256, 256)]
@@ -33,7 +33,7 @@ def compile_cases() -> list[CompileCase]:
 
 def _triton_cases(direction: str) -> Iterator[CompileCase]:
     table = f"residual_linear_{direction}"
-    for arch, shape, tile in _settings(table):
+    for arch, shape, config in _settings(table):
         channels, inputs = int(shape["C"]), int(shape["K"])
         if direction == "backward" and channels * inputs > triton.MAX_GRADIENT:
             continue
@@ -45,13 +45,13 @@ def _triton_cases(direction: str) -> Iterator[CompileCase]:
             if direction == "backward":
                 gradients = h, empty(weight.numel() + channels)
                 launch = partial(triton.backward, x, h, weight, call, *gradients)
-            described = f"{table} {arch} K={inputs} C={channels}, shared {shared_dim}, {tile}"
+            described = f"{table} {arch} K={inputs} C={channels}, shared {shared_dim}, {config}"
             with overridden() as tables:
-                tables.force(table, **tile)
+                tables.force(table, **config)
                 yield recorded(triton, f"{table}_kernel", launch, described, arch)
 
 
-def _settings(table: str) -> Iterator[tuple[str, Shape, Tile]]:
+def _settings(table: str) -> Iterator[tuple[str, Shape, Config]]:
     yield from configured(table)
     for inputs, channels in _DEFAULTS:
         for arch in ("sm_80", "sm_90"):

@@ -17,7 +17,7 @@ from torch import Tensor
 from scalefold_kernels.ops.norm import triton
 from scalefold_kernels.ops.norm.op import new_stats
 from scalefold_kernels.ops.normed_projection.arguments import Norm
-from scalefold_kernels.tiles import Shape, Tile, configured, overridden, read_table
+from scalefold_kernels.tiles import Config, Shape, configured, overridden, read_table
 
 Launch = Callable[[], Any]
 
@@ -55,19 +55,16 @@ def norm_of(shape: Shape) -> Norm:
 
 
 def settings(
-    table: str,
-    names: Sequence[str],
-    defaults: Sequence[tuple[int | str, ...]],
-    module: ModuleType,
+    table: str, names: Sequence[str], defaults: Sequence[tuple[int | str, ...]], module: ModuleType
 ) -> Iterator[tuple[Shape, Callable[[str, Launch], CompileCase]]]:
     """Shapes of a table's rules and defaults, and what records the launch of its kernel there."""
     settings = [*configured(table)]
     for values in defaults:
         default = dict(zip(names, values, strict=True))
         settings += [(arch, default, read_table(table)["default"]) for arch in ("sm_80", "sm_90")]
-    for arch, given, tile in settings:
+    for arch, given, config in settings:
         shape = {"C": 256, "dtype": "bfloat16", **given}
-        yield shape, partial(_record, module, table, arch, shape, tile)
+        yield shape, partial(_record, module, table, arch, shape, config)
 
 
 def _record(
@@ -75,13 +72,13 @@ def _record(
     table: str,
     arch: str,
     shape: Shape,
-    tile: Tile,
+    config: Config,
     described: str,
     launch: Launch,
 ) -> CompileCase:
     with overridden() as tables:
-        tables.force(table, **tile)
-        sizes = ", ".join(f"{k}={v}" for k, v in {**shape, **tile}.items())
+        tables.force(table, **config)
+        sizes = ", ".join(f"{k}={v}" for k, v in {**shape, **config}.items())
         return recorded(
             module, f"{table}_kernel", launch, f"{table} {described} {arch} {sizes}", arch
         )

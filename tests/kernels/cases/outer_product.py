@@ -16,6 +16,7 @@ from tests.kernels.offline.case import CompileCase, empty, recorded
 from scalefold_kernels.ops.outer_product import triton
 from scalefold_kernels.ops.outer_product.hopper import chained, weight_gradient
 from scalefold_kernels.ops.outer_product.op import Factors, Mean
+from scalefold_kernels.tiles import dtype_name
 
 _NUM_RES, _CHANNELS, _PAIR_CHANNELS = 256, 32, 128
 _FEW, _MANY = 128, 1024
@@ -25,12 +26,11 @@ Cases = dict[str, tuple[ModuleType, str, Callable[[], Any]]]
 
 
 def compile_cases() -> list[CompileCase]:
-    """Every kernel at the model's sizes; each architecture with the tile that it would take."""
+    """Every kernel at the model's sizes; each architecture with the configuration it would take."""
     found: list[CompileCase] = []
     for arch in ("sm_80", "sm_90"):
         for dtype in (torch.bfloat16, torch.float32):
-            kind = str(dtype).removeprefix("torch.")
-            found += _recorded(_portable(dtype), f" {kind} {arch}", arch)
+            found += _recorded(_portable(dtype), f" {dtype_name(dtype)} {arch}", arch)
     return [*found, *_recorded(_hopper(), " on Hopper", "sm_90")]
 
 

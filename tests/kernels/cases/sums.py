@@ -11,7 +11,7 @@ from tests.kernels.offline.case import CompileCase, recorded
 
 from scalefold_kernels import sums
 from scalefold_kernels.sums import column_sums_kernel, sum_partials_kernel
-from scalefold_kernels.tiles import Tile, configured, read_table
+from scalefold_kernels.tiles import Config, configured, read_table
 
 
 def compile_cases() -> list[CompileCase]:
@@ -32,17 +32,17 @@ def _several() -> None:
 
 
 def _cases(table: str, kernel: Any, pointers: dict[str, str]) -> Iterator[CompileCase]:
-    default: tuple[tuple[str, ...], Tile] = ("sm_80", "sm_90"), read_table(table)["default"]
-    rules = [((arch,), tile) for arch, _, tile in configured(table)]
-    for archs, tile in (default, *rules):
+    default: tuple[tuple[str, ...], Config] = ("sm_80", "sm_90"), read_table(table)["default"]
+    rules = [((arch,), config) for arch, _, config in configured(table)]
+    for archs, config in (default, *rules):
         signature = {
             name: f"*{pointers[name]}:16" if name in pointers else "i32"
             for name in kernel.arg_names
-            if name not in tile
+            if name not in config
         }
-        launch = {k: tile[k] for k in ("num_warps", "num_stages") if k in tile}
-        constexprs = {k: v for k, v in tile.items() if k not in launch}
-        described = ", ".join(f"{k}={v}" for k, v in tile.items())
+        launch = {k: config[k] for k in ("num_warps", "num_stages") if k in config}
+        constexprs = {k: v for k, v in config.items() if k not in launch}
+        described = ", ".join(f"{k}={v}" for k, v in config.items())
         yield CompileCase(
             f"{table} {described}", kernel, signature, constexprs, architectures=archs, **launch
         )

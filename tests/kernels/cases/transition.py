@@ -22,7 +22,7 @@ _SIZES = [(65536, 128, 512), (32768, 256, 1024), (262144, 64, 256), (262144, 64,
 
 
 def compile_cases() -> list[CompileCase]:
-    """Every kernel at the model's sizes; each architecture with the tile that it would take."""
+    """Every kernel at the model's sizes; each architecture with the configuration it would take."""
     portable = [
         case
         for size in _SIZES

@@ -17,12 +17,7 @@ _MINUS_LOG2E = np.array(0xBFB8AA3B, np.uint32).view(np.float32)
 
 
 def inline_asm_elementwise(
-    asm: str,
-    constraints: str,
-    args: Sequence[Any],
-    dtype: Any,
-    is_pure: bool,
-    pack: int,
+    asm: str, constraints: str, args: Sequence[Any], dtype: Any, is_pure: bool, pack: int
 ) -> Any:
     """As Triton's; an unknown text is an error."""
     tensors = [to_tensor(x) for x in args]

@@ -26,15 +26,15 @@ class Descriptor:
         self.block_type = tl.block_type(self.dtype, self.block_shape)
         self.layout = host.layout
         self._shape = tuple(host.shape)
-        kind = np.dtype(MEMORY[self.dtype])
+        element = np.dtype(MEMORY[self.dtype])
         memory = bytes_of(host.base)
-        memory = memory[: len(memory) // kind.itemsize * kind.itemsize].view(kind)
+        memory = memory[: len(memory) // element.itemsize * element.itemsize].view(element)
         # A dimension of one element has any step.
         steps = [0 if n == 1 else s for n, s in zip(self._shape, host.strides, strict=True)]
         last = sum((n - 1) * step for n, step in zip(self._shape, steps, strict=True))
         assert last < len(memory), "a descriptor of more than its tensor's memory"
         self._tensor = np.lib.stride_tricks.as_strided(
-            memory, self._shape, [step * kind.itemsize for step in steps]
+            memory, self._shape, [step * element.itemsize for step in steps]
         )
 
     def _overlap(self, corner: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:

@@ -47,8 +47,8 @@ class _Buffer:
     def elements(self, dtype: tl.dtype) -> tuple[NDArray, NDArray]:
         """As elements of a type, and numbers as wide with the marks of their bytes."""
         if dtype not in self._views:
-            kind = np.dtype(MEMORY[dtype])
-            self._views[dtype] = self._data.view(kind), self._marks.view(f"u{kind.itemsize}")
+            element = np.dtype(MEMORY[dtype])
+            self._views[dtype] = self._data.view(element), self._marks.view(f"u{element.itemsize}")
         return self._views[dtype]
 
 

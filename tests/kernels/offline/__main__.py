@@ -4,7 +4,7 @@ Prints registers and shared memory for A100 and H100/H200, some for RTX 30; rc 1
 fit. ``--gluon``: only kernels in Gluon, which changes with Triton's version. ``--first``: the first
 configuration of each kernel, for a version of Triton that is only looked at. ``--arch``: instead,
 one configuration of each kernel for any GPU, for another GPU (sm_100, gfx942). ``--spills``: what
-spills is printed and passes, for versions of Triton that no tiles are tuned with.
+spills is printed and passes, for versions of Triton that nothing is tuned with.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class CompileCase:
     spilled_bytes: int = 0
 
 
-_KINDS = {
+_TYPES = {
     torch.float32: "fp32",
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
@@ -126,11 +126,11 @@ def _signature(value: Any) -> Signature:
     if isinstance(value, tuple):
         return tuple(str(_signature(x)) for x in value)
     if isinstance(value, torch.Tensor):
-        return f"*{_KINDS[value.dtype]}:16"
+        return f"*{_TYPES[value.dtype]}:16"
     if isinstance(value, float):
         return "fp32"
     if isinstance(value, int):
         if value == 1:
             return "=1"
         return "i32:16" if value % 16 == 0 else "i32"
-    return f"tensordesc<{_KINDS[value.base.dtype]}{value.block_shape},{value.layout!r}>"
+    return f"tensordesc<{_TYPES[value.base.dtype]}{value.block_shape},{value.layout!r}>"

@@ -57,14 +57,14 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
     types: dict[str, Any] = {}
     constants: dict[Any, Any] = dict(case.constexprs)
     aligned = {}
-    for name, kinds in case.signature.items():
-        types[name] = _type(kinds)
+    for name, given in case.signature.items():
+        types[name] = _type(given)
         place = case.kernel.arg_names.index(name)
-        for i, kind in enumerate(kinds if isinstance(kinds, tuple) else [kinds]):
-            path = (place, i) if isinstance(kinds, tuple) else (place,)
-            if kind.endswith(":16"):
+        for i, one in enumerate(given if isinstance(given, tuple) else [given]):
+            path = (place, i) if isinstance(given, tuple) else (place,)
+            if one.endswith(":16"):
                 aligned[path] = [["tt.divisibility", 16]]
-            elif kind == "=1":
+            elif one == "=1":
                 constants[path] = 1
     signature = {name: types.get(name, "constexpr") for name in case.kernel.arg_names}
     lacking = set(case.kernel.arg_names) - set(types) - set(case.constexprs)
@@ -104,10 +104,10 @@ def _target(arch: str) -> GPUTarget:
     return GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
 
 
-def _type(kind: Signature) -> Any:
-    if isinstance(kind, tuple):
-        return tuple(map(_type, kind))
-    return "constexpr" if kind == "=1" else kind.split(":")[0]
+def _type(given: Signature) -> Any:
+    if isinstance(given, tuple):
+        return tuple(map(_type, given))
+    return "constexpr" if given == "=1" else given.split(":")[0]
 
 
 def _dump(cubin: bytes, what: str) -> str:
@@ -158,7 +158,7 @@ def complaint(result: Resources | str, arch: str) -> str | None:
     if isinstance(result, str):
         return result
     if result.spilled_bytes:
-        return f"spills {result.spilled_bytes} bytes a thread: smaller tile or more warps"
+        return f"spills {result.spilled_bytes} bytes a thread: smaller blocks or more warps"
     if result.idle_barriers:
         return (
             f"barriers {', '.join(result.idle_barriers)} are made and never used: their memory is "

@@ -13,7 +13,7 @@ from scalefold_kernels.checks import check_batch, check_shapes, check_types
 from scalefold_kernels.dot import block
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.rows import channels_together
-from scalefold_kernels.tiles import Tile, tile_for
+from scalefold_kernels.tiles import Config, config_for
 
 
 class Call(NamedTuple):
@@ -68,11 +68,10 @@ class Call(NamedTuple):
         batch, row, key = self.mask.stride()
         return batch, row if self.mask.shape[1] > 1 else 0, key
 
-    def tile(self, kernel: str, arch: str | None = None) -> Tile:
-        """Tile of a kernel, see `tile_for`."""
+    def config(self, kernel: str, arch: str | None = None) -> Config:
         bias = "no" if self.bias is None else "yes"
         sizes = {"Q": self.num_queries, "K": self.num_keys, "C": self.channels}
-        return tile_for(kernel, self.q, arch, bias=bias, **sizes)
+        return config_for(kernel, self.q, arch, bias=bias, **sizes)
 
 
 class Kept(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import TRITON, Backends
-from scalefold_kernels.tiles import architecture, find_tile
+from scalefold_kernels.tiles import config_for
 
 _BACKENDS = Backends("gather", __package__, TRITON)
 
@@ -35,8 +35,8 @@ class Gather:
             raise ValueError(f"gather: places must be multiples of {_ALIGNMENT} elements")
         self._buffer, self._num_tensors = buffer, len(sizes)
         self._kernels = _BACKENDS.choose("gather", buffer.device)
-        self._tile = find_tile("gather", architecture(buffer.device), {"elements": buffer.numel()})
-        block = self._tile["BLOCK"]
+        self._config = config_for("gather", buffer, elements=buffer.numel())
+        block = self._config["BLOCK"]
         pieces = [
             (number, first, place + first, min(block, size - first))
             for number, (place, size) in enumerate(zip(places, sizes, strict=True))
@@ -69,7 +69,7 @@ class Gather:
             table, self._table = self._new_table(), self._new_table()
         table.copy_(places)
         self._sources.copy_(table, non_blocking=True)
-        self._kernels.gather(self._buffer, self._sources, self._pieces, self._tile)
+        self._kernels.gather(self._buffer, self._sources, self._pieces, self._config)
 
     def _new_table(self) -> Tensor:
         pinned = self._buffer.is_cuda

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scalefold_kernels.tiles import Tile
+from scalefold_kernels.tiles import Config
 
 
 @triton.jit
@@ -36,6 +36,6 @@ def gather_kernel(buffer_ptr, sources_ptr, pieces_ptr, BLOCK: tl.constexpr):
         copy_block(buffer_ptr + (source + first), target_ptr, count, BLOCK)
 
 
-def gather(buffer: Tensor, sources: Tensor, pieces: Tensor, tile: Tile) -> None:
+def gather(buffer: Tensor, sources: Tensor, pieces: Tensor, config: Config) -> None:
     """Fill the buffer; ``sources`` and ``pieces`` (CTAs, 4) as `gather_kernel` takes them."""
-    gather_kernel[(len(pieces),)](buffer, sources, pieces, **tile)
+    gather_kernel[(len(pieces),)](buffer, sources, pieces, **config)

@@ -104,9 +104,9 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 def _backward(
     ctx: Any, grads: list[Tensor | None]
 ) -> tuple[Tensor | None, None, Sequence[Tensor | None]]:
-    x, mask, *others = ctx.saved_tensors
+    x, mask, *kept = ctx.saved_tensors
     number = len(Parameters._fields)
-    parameters, columns = others[:number], others[number:]
+    parameters, columns = kept[:number], kept[number:]
     if grads[0] is None:
         return None, None, [None] * number
     grad_x, flat_grad = _global_attention_backward(grads[0], x, mask, parameters, columns)

@@ -11,7 +11,7 @@ from scalefold_kernels.backends import HOPPER, TORCH, TRITON, Backends
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dropout.mask import Dropout, drawing
 from scalefold_kernels.packing import unpack
-from scalefold_kernels.tiles import Tile, tile_for
+from scalefold_kernels.tiles import Config, config_for
 
 _BACKENDS = Backends("residual_linear", __package__, HOPPER, TRITON, TORCH)
 
@@ -27,8 +27,7 @@ def residual_linear(
 
     ``dropout``: key (B,), layer, rate, and the dimension, counted from the end, that shares a mask.
     """
-    key, *others = (None, 0, 0.0, None) if dropout is None else dropout
-    return _residual_linear(x, h, weight, bias, key, *others)
+    return _residual_linear(x, h, weight, bias, *(dropout or (None, 0, 0.0, None)))
 
 
 @torch.library.custom_op("scalefold::residual_linear", mutates_args=())
@@ -118,13 +117,11 @@ class Call:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self.batch * self.size1 * self.size2
 
-    def tile(self, kernel: str, arch: str | None = None) -> Tile:
-        """Tile of a kernel, see `tile_for`."""
+    def config(self, kernel: str, arch: str | None = None) -> Config:
         sizes = {"rows": self.rows, "C": self.channels, "K": self.inputs, "shared": self.shared}
-        return tile_for(kernel, self._weight, arch, **sizes)
+        return config_for(kernel, self._weight, arch, **sizes)
 
     @property
     def hashing(self) -> tuple[Any, ...]:
@@ -133,7 +130,6 @@ class Call:
 
     @property
     def key_stride(self) -> int:
-        """Stride of the samples' keys."""
         return 0 if self.dropout is None else self.dropout.key.stride(0)
 
 

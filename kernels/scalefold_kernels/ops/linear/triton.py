@@ -14,6 +14,7 @@ from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.kernel import dropout_factor, hash_of
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.linear.op import Call
 from scalefold_kernels.sums import sum_rows
 
@@ -25,7 +26,6 @@ MAX_GRADIENT = 128 * 128
 
 
 def why_not(function: str, call: Call, *matrices: Tensor) -> str | None:
-    """Why the kernels do not take these arguments."""
     weight = matrices[-1]
     if max(weight.shape) > MAX_CHANNELS:
         return f"takes {MAX_CHANNELS} inputs and outputs at most, weight is {tuple(weight.shape)}"
@@ -59,14 +59,14 @@ def residual_linear_forward_kernel(
     sample, first = position(size2, BLOCK_R)
     rows, k = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_K)
     columns = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
-    inside_r, inside_c, inside_k = first + rows < size2, columns < C, k < K
+    r = first + rows
+    inside_r, inside_c, inside_k = r < size2, columns < C, k < K
     inside_w = inside_c[:, None] & inside_k[None, :]
     weight = tl.load(weight_ptr + columns[:, None] * K + k[None, :], mask=inside_w, other=0.0)
-    bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)[None, :]
+    bias = load_vector(bias_ptr, columns, C)[None, :]
     if key_ptr is not None:
         state = hash_of(key_ptr, key_stride, sample, layer)
         if SHARED == 1:
-            r = first + rows
             factor = dropout_factor(state, 0, r, columns[None, :], threshold, scale, DIMS, SHARED)
     for line in tl.range(tl.program_id(1), size1, tl.num_programs(1), num_stages=STAGES):
         start = (sample * size1 + line).to(tl.int64) * size2 + first
@@ -78,12 +78,11 @@ def residual_linear_forward_kernel(
         update = tl.dot(h, weight.T, input_precision=PRECISION) + bias
         if key_ptr is not None:
             if SHARED != 1:
-                factor = dropout_factor(
-                    state, line, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
-                )
+                c = columns[None, :]
+                factor = dropout_factor(state, line, r, c, threshold, scale, DIMS, SHARED)
             update *= factor
         out = x.to(tl.float32) + update
-        tl.store(out_ptr + start * C + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(out_ptr + start * C + at, out, mask=inside)
 
 
 @triton.jit(do_not_specialize=["layer"])
@@ -102,7 +101,8 @@ def residual_linear_backward_kernel(
     sample, first = position(size2, BLOCK_R)
     rows, columns = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_C)
     k = tl.program_id(2) * BLOCK_K + tl.arange(0, BLOCK_K)
-    inside_r, inside_c, inside_k = first + rows < size2, columns < C, k < K
+    r = first + rows
+    inside_r, inside_c, inside_k = r < size2, columns < C, k < K
     weight_at = columns[:, None] * K + k[None, :]
     inside_w = inside_c[:, None] & inside_k[None, :]
     weight = tl.load(weight_ptr + weight_at, mask=inside_w, other=0.0)
@@ -111,7 +111,6 @@ def residual_linear_backward_kernel(
     if key_ptr is not None:
         state = hash_of(key_ptr, key_stride, sample, layer)
         if SHARED == 1:
-            r = first + rows
             factor = dropout_factor(state, 0, r, columns[None, :], threshold, scale, DIMS, SHARED)
     for line in tl.range(tl.program_id(1), size1, tl.num_programs(1), num_stages=STAGES):
         start = (sample * size1 + line).to(tl.int64) * size2 + first
@@ -122,13 +121,12 @@ def residual_linear_backward_kernel(
         h = tl.load(h_ptr + start * K + at, mask=inside, other=0.0)
         if key_ptr is not None:
             if SHARED != 1:
-                factor = dropout_factor(
-                    state, line, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
-                )
+                c = columns[None, :]
+                factor = dropout_factor(state, line, r, c, threshold, scale, DIMS, SHARED)
             grad = (grad.to(tl.float32) * factor).to(h.dtype)
         bias_sum += tl.sum(grad.to(tl.float32), 0)
         grad_h = tl.dot(grad, weight, input_precision=PRECISION)
-        tl.store(grad_h_ptr + start * K + at, grad_h.to(grad_h_ptr.dtype.element_ty), mask=inside)
+        tl.store(grad_h_ptr + start * K + at, grad_h, mask=inside)
         weight_sum = tl.dot(grad.T, h, weight_sum, input_precision=PRECISION)
     cta = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     partial = partial_ptr + cta.to(tl.int64) * (C * K + C)
@@ -140,12 +138,12 @@ def residual_linear_backward_kernel(
 def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> Tensor:
     """The sum of ``x`` and the update; all tensors are contiguous."""
     out = torch.empty_like(x)
-    tile = call.tile("residual_linear_forward")
-    tile["BLOCK_C"] = min(tile["BLOCK_C"], block(call.channels))
-    grid = _grid(call, tile)
-    residual_linear_forward_kernel[(*grid, triton.cdiv(call.channels, tile["BLOCK_C"]))](
+    config = call.config("residual_linear_forward")
+    config["BLOCK_C"] = min(config["BLOCK_C"], block(call.channels))
+    grid = _grid(call, config)
+    residual_linear_forward_kernel[(*grid, triton.cdiv(call.channels, config["BLOCK_C"]))](
         x, h, weight, bias, out, *_arguments(call),
-        BLOCK_K=block(call.inputs), **_constants(call, weight), **tile,
+        BLOCK_K=block(call.inputs), **_constants(call, weight), **config,
     )  # fmt: skip
     return out
 
@@ -155,21 +153,21 @@ def backward(
 ) -> None:
     """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
     channels, inputs = weight.shape
-    tile = call.tile("residual_linear_backward")
-    tile["BLOCK_K"] = min(tile["BLOCK_K"], block(inputs))
-    grid = _grid(call, tile)
+    config = call.config("residual_linear_backward")
+    config["BLOCK_K"] = min(config["BLOCK_K"], block(inputs))
+    grid = _grid(call, config)
     partial = flat_grad.new_empty(grid[0] * grid[1], flat_grad.numel(), dtype=torch.float32)
-    residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, tile["BLOCK_K"]))](
+    residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, config["BLOCK_K"]))](
         grad, h, weight, grad_h, partial, *_arguments(call),
-        BLOCK_C=block(channels), **_constants(call, weight), **tile,
+        BLOCK_C=block(channels), **_constants(call, weight), **config,
     )  # fmt: skip
     sum_rows(partial, flat_grad.dtype, flat_grad)
 
 
-def _grid(call: Call, tile: dict[str, int]) -> tuple[int, int]:
-    """Blocks of positions, and groups of lines; takes CTAS out of ``tile``."""
-    blocks = call.batch * triton.cdiv(call.size2, tile["BLOCK_R"])
-    return blocks, max(1, min(call.size1, tile.pop("CTAS") // blocks))
+def _grid(call: Call, config: dict[str, int]) -> tuple[int, int]:
+    """Blocks of positions, and groups of lines; takes CTAS out of ``config``."""
+    blocks = call.batch * triton.cdiv(call.size2, config["BLOCK_R"])
+    return blocks, max(1, min(call.size1, config.pop("CTAS") // blocks))
 
 
 def _arguments(call: Call) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.sums import sum_rows
 
@@ -100,26 +101,25 @@ def layer_norm_forward_kernel(
     inside = (rows < num_rows)[:, None] & inside_c[None, :]
     places = elements(x_ptr, geometry, rows, columns, ROW_DIMS)
     x = tl.load(places, mask=inside, other=0.0, eviction_policy="evict_first")
-    weight = tl.load(weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    weight, bias = load_vector(weight_ptr, columns, C), load_vector(bias_ptr, columns, C)
     x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, BLOCK_C)
     if stats_ptr is not None:
         store_statistics(stats_ptr, rows, num_rows, mean, rstd)
     out = x_hat * weight[None, :] + bias[None, :]
     out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
-    tl.store(out_ptr + out_offsets, out.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + out_offsets, out, mask=inside)
 
 
 @triton.jit
 def layer_norm_backward_kernel(
     grad_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, through_ptr, grad_x_ptr, normed_ptr,
-    others_ptr, partial_ptr, num_rows, others_stride, grad_geometry, geometry,
+    summed_ptr, partial_ptr, num_rows, summed_stride, grad_geometry, geometry,
     C: tl.constexpr, GRAD_ROW_DIMS: tl.constexpr, ROW_DIMS: tl.constexpr, CTAS: tl.constexpr,
     STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Gradient of x, and each CTA's sums for weight and bias, in a fixed order of rows.
 
-    ``partial`` is (CTAS, 2 * C): weight, bias; with ``others``, a matrix (R, C) with a stride,
+    ``partial`` is (CTAS, 2 * C): weight, bias; with ``summed``, a matrix (R, C) with a stride,
     (CTAS, 3 * C): the sums of its columns too. Sums run in one float32 accumulator for each of
     BLOCK_R rows and are folded at the end, so that no chain of additions is longer than
     num_rows / (CTAS * BLOCK_R).
@@ -129,22 +129,22 @@ def layer_norm_backward_kernel(
     cta = tl.program_id(0)
     columns = tl.arange(0, BLOCK_C)
     inside_c = columns < C
-    weight = tl.load(weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    weight = load_vector(weight_ptr, columns, C)
     if normed_ptr is not None:
-        bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+        bias = load_vector(bias_ptr, columns, C)
     weight_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     bias_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    if others_ptr is not None:
-        others_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    if summed_ptr is not None:
+        column_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for start in tl.range(cta * BLOCK_R, num_rows, CTAS * BLOCK_R, num_stages=STAGES):
         rows = start + tl.arange(0, BLOCK_R)
         inside = (rows < num_rows)[:, None] & inside_c[None, :]
         x = load_rows(x_ptr, geometry, rows, columns, inside, ROW_DIMS)
         grad = load_rows(grad_ptr, grad_geometry, rows, columns, inside, GRAD_ROW_DIMS)
         grad = grad.to(tl.float32)
-        if others_ptr is not None:
-            offsets = rows.to(tl.int64)[:, None] * others_stride + columns[None, :]
-            others_sum += tl.load(others_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+        if summed_ptr is not None:
+            offsets = rows.to(tl.int64)[:, None] * summed_stride + columns[None, :]
+            column_sum += tl.load(summed_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         x = x.to(tl.float32)
         x_hat, rstd = standardise_again(x, stats_ptr, rows, num_rows, inside_c, C, BLOCK_C)
         weight_sum += grad * x_hat
@@ -153,26 +153,26 @@ def layer_norm_backward_kernel(
         out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
         if through_ptr is not None:
             grad_x += tl.load(through_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
-        tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
+        tl.store(grad_x_ptr + out_offsets, grad_x, mask=inside)
         if normed_ptr is not None:
             normed = x_hat * weight[None, :] + bias[None, :]
-            tl.store(normed_ptr + out_offsets, normed.to(normed_ptr.dtype.element_ty), mask=inside)
-    partial = partial_ptr + cta * (2 if others_ptr is None else 3) * C + columns
+            tl.store(normed_ptr + out_offsets, normed, mask=inside)
+    partial = partial_ptr + cta * (2 if summed_ptr is None else 3) * C + columns
     tl.store(partial, tl.sum(weight_sum, 0), mask=inside_c)
     tl.store(partial + C, tl.sum(bias_sum, 0), mask=inside_c)
-    if others_ptr is not None:
-        tl.store(partial + 2 * C, tl.sum(others_sum, 0), mask=inside_c)
+    if summed_ptr is not None:
+        tl.store(partial + 2 * C, tl.sum(column_sum, 0), mask=inside_c)
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor | None) -> Tensor:
     """The normalised rows; fills ``stats``, if given. Parameters are contiguous."""
     out, rows, channels = x.new_empty(x.shape), rows_of(x), x.shape[-1]
     block_c = triton.next_power_of_2(channels)
-    tile = rows.tile("layer_norm_forward")
-    block_r = max(1, tile.pop("ELEMENTS") // block_c)
+    config = rows.config("layer_norm_forward")
+    block_r = max(1, config.pop("ELEMENTS") // block_c)
     layer_norm_forward_kernel[(triton.cdiv(rows.num_rows, block_r),)](
         rows.tensor, weight, bias, out, stats, rows.num_rows, rows.geometry,
-        C=channels, ROW_DIMS=rows.num_dims, BLOCK_R=block_r, BLOCK_C=block_c, **tile,
+        C=channels, ROW_DIMS=rows.num_dims, BLOCK_R=block_r, BLOCK_C=block_c, **config,
     )  # fmt: skip
     return out
 
@@ -185,28 +185,28 @@ def backward(
     stats: Tensor,
     through: Tensor | None,
     flat_grad: Tensor,
-    others: Tensor | None = None,
+    summed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Gradient of x, and the forward's result again if ``bias`` is given; fills ``flat_grad``.
 
-    These are the sums for weight and bias and, where it is given, of the columns of ``others``
+    These are the sums for weight and bias and, where it is given, of the columns of ``summed``
     (R, C), rows of any stride: a pass over them of its own would cost twice as much.
     """
     grad_x = x.new_empty(x.shape)
     normed = None if bias is None else torch.empty_like(grad_x)
     rows, grad_rows, channels = rows_of(x), rows_of(grad), x.shape[-1]
     block_c = triton.next_power_of_2(channels)
-    tile = rows.tile("layer_norm_backward")
-    block_r = max(1, tile.pop("ELEMENTS") // block_c)
-    ctas = min(tile.pop("CTAS"), triton.cdiv(rows.num_rows, block_r))
+    config = rows.config("layer_norm_backward")
+    block_r = max(1, config.pop("ELEMENTS") // block_c)
+    ctas = min(config.pop("CTAS"), triton.cdiv(rows.num_rows, block_r))
     partial = torch.empty(ctas, flat_grad.numel(), dtype=torch.float32, device=x.device)
     layer_norm_backward_kernel[(ctas,)](
         grad_rows.tensor, rows.tensor, weight.contiguous(),
         None if bias is None else bias.contiguous(), stats,
-        None if through is None else through.contiguous(), grad_x, normed, others, partial,
-        rows.num_rows, 0 if others is None else others.stride(0), grad_rows.geometry, rows.geometry,
+        None if through is None else through.contiguous(), grad_x, normed, summed, partial,
+        rows.num_rows, 0 if summed is None else summed.stride(0), grad_rows.geometry, rows.geometry,
         C=channels, GRAD_ROW_DIMS=grad_rows.num_dims, ROW_DIMS=rows.num_dims, CTAS=ctas,
-        BLOCK_R=block_r, BLOCK_C=block_c, **tile,
+        BLOCK_R=block_r, BLOCK_C=block_c, **config,
     )  # fmt: skip
     sum_rows(partial, flat_grad.dtype, flat_grad)
     return grad_x, normed

@@ -16,7 +16,7 @@ from torch import Tensor
 from scalefold_kernels.dot import block
 from scalefold_kernels.loads import load_matrix, load_vector
 from scalefold_kernels.sums import sum_rows
-from scalefold_kernels.tiles import architecture, find_tile
+from scalefold_kernels.tiles import config_for
 
 
 @triton.jit
@@ -25,11 +25,11 @@ def finish_weights_kernel(
     share_ptr, num_parts, total, num_rows, last_rows, COLUMNS: tl.constexpr,
     BLOCK_PARTS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Adds the parts up, applies the normalisation's weight and bias; see the module.
+    """Add the parts up, and apply the normalisation's weight and bias; see the module.
 
     A matrix has ``num_rows`` rows, the last one ``last_rows``. ``flat_grad``: of the norm's weight
     and bias (left to `sum_rows`), then of each matrix and its bias. ``share`` (CTAs, 2, COLUMNS):
-    what each CTA's rows give to the first two. CTA (r, t, n): rows, matrix, columns.
+    what each CTA's rows give to the first two. The grid is rows, matrices, columns.
     """
     matrix = tl.program_id(1)
     weight = weights[0]
@@ -54,12 +54,11 @@ def finish_weights_kernel(
     w = load_matrix(weight, row, column, row < rows, COLUMNS).to(tl.float32)
     grad_weight = product * load_vector(norm_weight_ptr, column, COLUMNS)[None, :]
     grad_weight += grad_bias[:, None] * load_vector(norm_bias_ptr, column, COLUMNS)[None, :]
-    first = 2 * COLUMNS + matrix * num_rows * (COLUMNS + 1)
-    dtype: tl.constexpr = flat_grad_ptr.dtype.element_ty
-    at = first + row[:, None] * COLUMNS + column[None, :]
-    tl.store(flat_grad_ptr + at, grad_weight.to(dtype), mask=inside)
+    start = 2 * COLUMNS + matrix * num_rows * (COLUMNS + 1)
+    at = start + row[:, None] * COLUMNS + column[None, :]
+    tl.store(flat_grad_ptr + at, grad_weight, mask=inside)
     if tl.program_id(2) == 0:
-        tl.store(flat_grad_ptr + first + rows * COLUMNS + row, grad_bias.to(dtype), mask=row < rows)
+        tl.store(flat_grad_ptr + start + rows * COLUMNS + row, grad_bias, mask=row < rows)
     cta = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     at = share_ptr + cta * 2 * COLUMNS + column
     tl.store(at, tl.sum(w * product, 0), mask=column < COLUMNS)
@@ -82,14 +81,14 @@ def finish(
     parts, total, columns = partial.shape
     rows, last = weights[0].shape[0], weights[-1].shape[0]
     flat_grad = norm_weight.new_empty(2 * columns + total * (columns + 1)) if out is None else out
-    tile = find_tile("finish_weights", architecture(partial.device), {})
-    tile["BLOCK_N"] = min(tile["BLOCK_N"], block(columns))
-    across = triton.cdiv(columns, tile["BLOCK_N"])
-    grid = triton.cdiv(max(rows, last), tile["BLOCK_R"]), len(weights), across
+    config = config_for("finish_weights", partial)
+    config["BLOCK_N"] = min(config["BLOCK_N"], block(columns))
+    across = triton.cdiv(columns, config["BLOCK_N"])
+    grid = triton.cdiv(max(rows, last), config["BLOCK_R"]), len(weights), across
     share = partial.new_empty(grid[0] * grid[1], 2 * columns)
     finish_weights_kernel[grid](
         partial, partial_bias, norm_weight, norm_bias, tuple(weights), flat_grad, share, parts,
-        total, rows, last, COLUMNS=columns, **tile,
+        total, rows, last, COLUMNS=columns, **config,
     )  # fmt: skip
     sum_rows(share, flat_grad.dtype, flat_grad[: 2 * columns])
     return flat_grad

@@ -50,7 +50,7 @@ class Sizes(NamedTuple):
         """Make it from the operator's arguments."""
         beside, few = apart(x, weights, biased)
         outputs = [weight.shape[0] for weight in beside]
-        skipped = list(biased).index(True) if any(biased) else len(beside)
+        skipped = (*biased, True).index(True)
         num_few = 0 if few is None else few.shape[0]
         return cls(x.shape[-1], sum(outputs), sum(outputs[:skipped]), num_few)
 
@@ -103,8 +103,8 @@ class Projections(NamedTuple):
 
         0 where it has a bias, is not whole blocks or is the only one: then `scaled_weight` is used.
         """
-        others = min(self.sizes.first_biased, self.sizes.outputs - 1)
-        whole = self.first % block == 0 and self.first <= others
+        most = min(self.sizes.first_biased, self.sizes.outputs - 1)
+        whole = self.first % block == 0 and self.first <= most
         return self.first // block if whole and self.first_scale != 1 else 0
 
     def scaled_weight(self) -> Tensor:
@@ -147,15 +147,15 @@ def apart(
 
     Kernels count a sample's elements of such a result in 32 bits.
     """
-    *others, last = weights
+    *beside, last = weights
     if (
         why_not_fused(x) is None
         and last.shape[0] <= MAX_FEW_OUTPUTS
         and not exceeds_int32(last.shape[0] * prod(x.shape[1:-1]))
         and not biased[-1]
-        and (not others or sum(weight.shape[0] for weight in others) > MAX_NARROW_OUTPUTS)
+        and (not beside or sum(weight.shape[0] for weight in beside) > MAX_NARROW_OUTPUTS)
     ):
-        return others, last
+        return beside, last
     return weights, None
 
 
@@ -174,7 +174,7 @@ def why_not_fused(x: Tensor) -> str | None:
 class Gradients(NamedTuple):
     """Gradients of all parameters, views of ``flat``."""
 
-    flat: Tensor  # all of the others, in this order
+    flat: Tensor  # all of those below, in this order
     sums: Tensor  # of the norm's weight and bias, and of biases from the first on
     few: Tensor  # (F, C)
     weight: Tensor  # (D, C)
@@ -198,7 +198,7 @@ class Gradients(NamedTuple):
 
 def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool]) -> Tensor:
     """Biases from the first on as one vector, zeros for projections without one."""
-    skipped, remaining = list(biased).index(True), iter(biases)
+    skipped, remaining = biased.index(True), iter(biases)
     pairs = zip(weights[skipped:], biased[skipped:])
     parts = [next(remaining) if has else weight.new_zeros(len(weight)) for weight, has in pairs]
     return join(parts, 0).contiguous()

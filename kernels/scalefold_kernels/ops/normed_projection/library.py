@@ -44,12 +44,10 @@ def backward(
     grad_normed = grad @ projections.scaled_weight()
     of_norm, of_biases = gradients.sums.tensor_split([2 * channels])
     biased = grad.view(-1, outputs)[:, first_biased:]
+    at_once = projections.few is None and len(of_biases) == channels
     if projections.few is None:
-        at_once = len(of_biases) == channels
-        sums, others = (gradients.sums, biased) if at_once else (of_norm, None)
-        grad_x, normed = norm_alone.backward(grad_normed, x, *norm, through, sums, others)
-        if at_once:
-            of_biases = of_biases[:0]
+        sums, summed = (gradients.sums, biased) if at_once else (of_norm, None)
+        grad_x, normed = norm_alone.backward(grad_normed, x, *norm, through, sums, summed)
     else:
         assert grad_few is not None
         few, scale = projections.few, projections.few_scale
@@ -61,7 +59,7 @@ def backward(
         gradients.few.copy_(both[2 * channels :].view_as(few))
     assert normed is not None
     torch.mm(grad.view(-1, outputs).t(), normed.view(-1, channels), out=gradients.weight)
-    if len(of_biases):
+    if len(of_biases) and not at_once:
         column_sums(biased, of_biases)
     gradients.scale_first(projections)
     return grad_x

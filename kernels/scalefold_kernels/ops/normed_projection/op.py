@@ -52,10 +52,10 @@ def normed_projection(
     few_scale = 1.0
     if few is not None:
         few_scale, last_scale = last_scale if beside else first_scale * last_scale, 1.0
-    *others, last, x = _NormedProjection.apply(
+    *wide, last, x = _NormedProjection.apply(
         x, norm_weight, norm_bias, biased, first_scale, few_scale, *weights, *given
     )
-    return *others, last if last_scale == 1 else last * last_scale, x
+    return *wide, last if last_scale == 1 else last * last_scale, x
 
 
 class _NormedProjection(torch.autograd.Function):
@@ -96,14 +96,14 @@ class _NormedProjection(torch.autograd.Function):
         beside, few = apart(x, weights, ctx.biased)
         grad = join(parts[: len(beside)], -1) if beside else None
         grad_few = None if few is None else parts[-1]
-        others = weights, ctx.biased, *ctx.scales, stats, through
+        arguments = weights, ctx.biased, *ctx.scales, stats, through
         grad_x, flat_grad = _normed_projection_backward(
-            grad, grad_few, x, norm_weight, norm_bias, *others
+            grad, grad_few, x, norm_weight, norm_bias, *arguments
         )
         sizes = Sizes.of(x, weights, ctx.biased)
         gradients, channels = Gradients.of(flat_grad, sizes), sizes.channels
         lengths = [weight.shape[0] for weight in beside]
-        skipped = ctx.biased.index(True) if any(ctx.biased) else len(lengths)
+        skipped = (*ctx.biased, True).index(True)
         norm_weight, norm_bias, *biases = gradients.sums.split(
             [channels, channels, *lengths[skipped:]]
         )

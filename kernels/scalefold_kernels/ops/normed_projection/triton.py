@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.norm.triton import (
     load_rows,
     standardise,
@@ -32,7 +33,6 @@ from scalefold_kernels.sums import sum_rows
 
 
 def why_not(function: str, x: Tensor, projections: Projections) -> str | None:
-    """Why the kernels do not take these arguments."""
     outputs = projections.sizes.outputs
     if function == "backward" and outputs > MAX_NARROW_OUTPUTS:
         return f"takes {MAX_NARROW_OUTPUTS} outputs at most, found {outputs}"
@@ -53,15 +53,15 @@ def normed_projection_forward_kernel(
     ``weight`` is (D, C); ``bias`` holds outputs ``first_biased`` to D, or is None. The first
     ``num_first`` outputs are multiplied by ``first_scale``. ``few`` (B, F,
     sample_rows) is another projection, with few outputs, weight (F, C), times ``few_scale``, or
-    None. A CTA keeps the weights of its CHUNKS * BLOCK_P outputs and goes through every
+    None. A CTA keeps the weights of its CHUNKS * BLOCK_D outputs and goes through every
     CTAS-th block of rows, so that weights do not flow from the cache again and again; CTAs
     with the same rows and other outputs run beside each other.
     """
     first = tl.program_id(0) * CHUNKS * BLOCK_D
     columns = tl.arange(0, BLOCK_C)
     inside_c = columns < C
-    norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
-    norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    norm_weight = load_vector(norm_weight_ptr, columns, C)
+    norm_bias = load_vector(norm_bias_ptr, columns, C)
     weights = ()
     for chunk in tl.static_range(CHUNKS):
         outputs = first + chunk * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -94,7 +94,7 @@ def normed_projection_forward_kernel(
                 out += bias.to(tl.float32)[None, :]
             out *= tl.where(outputs < num_first, first_scale, 1.0)[None, :]
             inside_out = inside_r[:, None] & inside_d[None, :]
-            tl.store(out_rows + outputs[None, :], out.to(out_ptr.dtype.element_ty), mask=inside_out)
+            tl.store(out_rows + outputs[None, :], out, mask=inside_out)
         if few_ptr is not None:
             if tl.program_id(0) == 0:
                 few = tl.dot(normed, few_weight, input_precision=PRECISION) * few_scale
@@ -102,8 +102,7 @@ def normed_projection_forward_kernel(
                 r = rows % sample_rows
                 at = (rows - r).to(tl.int64)[:, None] * num_few + f[None, :] * sample_rows
                 inside_few = inside_r[:, None] & inside_f[None, :]
-                few_places = few_ptr + at + r[:, None]
-                tl.store(few_places, few.to(few_ptr.dtype.element_ty), mask=inside_few)
+                tl.store(few_ptr + at + r[:, None], few, mask=inside_few)
 
 
 @triton.jit
@@ -115,7 +114,7 @@ def normed_projection_backward_kernel(
     CTAS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of a narrow projection (D <= BLOCK_P) in one pass over x.
+    """All gradients of a narrow projection (D <= BLOCK_D) in one pass over x.
 
     ``grad`` is (R, D), of any strides; results were multiplied by ``grad_scale``. (R, C),
     contiguous: ``grad_x``; and, where they are not None, ``grad_normed``, what the normalised rows'
@@ -126,8 +125,8 @@ def normed_projection_backward_kernel(
     cta = tl.program_id(0)
     columns, outputs = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_D)
     inside_c, inside_d = columns < C, outputs < num_outputs
-    norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
-    norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    norm_weight = load_vector(norm_weight_ptr, columns, C)
+    norm_bias = load_vector(norm_bias_ptr, columns, C)
     weight_offsets = outputs[:, None] * C + columns[None, :]
     inside_w = inside_d[:, None] & inside_c[None, :]
     weight = tl.load(weight_ptr + weight_offsets, mask=inside_w, other=0.0)
@@ -155,11 +154,11 @@ def normed_projection_backward_kernel(
             grad_normed += added
         if normed_ptr is not None:
             normed = x_hat * norm_weight[None, :] + norm_bias[None, :]
-            tl.store(normed_ptr + out_offsets, normed.to(normed_ptr.dtype.element_ty), mask=inside)
+            tl.store(normed_ptr + out_offsets, normed, mask=inside)
         grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, C)
         if through_ptr is not None:
             grad_x += tl.load(through_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
-        tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
+        tl.store(grad_x_ptr + out_offsets, grad_x, mask=inside)
     # So far of the standardised rows; what else the sums over rows are follows from these.
     weight_sum, bias_sum = weight_sum * grad_scale, bias_sum * grad_scale
     norm_weight_sum += tl.sum(weight.to(tl.float32) * weight_sum, 0)
@@ -178,18 +177,18 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
     """Fill ``out``, ``few`` and the statistics."""
     weight, outputs = projections.weight, projections.sizes.outputs
     rows = rows_of(x)
-    tile = rows.tile("normed_projection_forward", D=outputs)
+    config = rows.config("normed_projection_forward", D=outputs)
     if outputs == 0:
-        tile["CHUNKS"] = 0
-    blocks = triton.cdiv(outputs, max(1, tile["CHUNKS"] * tile["BLOCK_D"])) or 1
-    ctas = triton.cdiv(tile.pop("CTAS"), blocks)
-    ctas = min(ctas, triton.cdiv(rows.num_rows, tile["BLOCK_R"]))
+        config["CHUNKS"] = 0
+    blocks = triton.cdiv(outputs, max(1, config["CHUNKS"] * config["BLOCK_D"])) or 1
+    ctas = triton.cdiv(config.pop("CTAS"), blocks)
+    ctas = min(ctas, triton.cdiv(rows.num_rows, config["BLOCK_R"]))
     normed_projection_forward_kernel[(blocks, ctas)](
         rows.tensor, norm.weight, norm.bias, weight, projections.bias, projections.first_scale,
         projections.few, projections.few_scale, out, None if projections.few is None else few,
         norm.stats, rows.num_rows, outputs, projections.first, projections.sizes.first_biased,
         projections.sizes.few, rows.num_rows // x.shape[0], rows.geometry,
-        CTAS=ctas, BLOCK_F=MAX_FEW_OUTPUTS, **_constants(rows), **tile,
+        CTAS=ctas, BLOCK_F=MAX_FEW_OUTPUTS, **_constants(rows), **config,
     )  # fmt: skip
 
 
@@ -231,16 +230,16 @@ def backward_narrow(
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     normed = None if grad_normed is None else torch.empty_like(grad_x)
     rows, grad_rows = rows_of(x), rows_of(grad)
-    others = int(grad_normed is not None)
-    tile = rows.tile("normed_projection_backward", D=outputs, others=others)
-    ctas = min(tile.pop("CTAS"), triton.cdiv(rows.num_rows, tile["BLOCK_R"]))
+    beside = int(grad_normed is not None)
+    config = rows.config("normed_projection_backward", D=outputs, others=beside)
+    ctas = min(config.pop("CTAS"), triton.cdiv(rows.num_rows, config["BLOCK_R"]))
     partial = torch.empty(ctas, flat_grad.numel(), dtype=torch.float32, device=x.device)
     normed_projection_backward_kernel[(ctas,)](
         grad_rows.tensor, scale, grad_normed, rows.tensor, norm.weight, norm.bias, weight,
         norm.stats, through, grad_x, normed, partial, rows.num_rows, outputs, first_biased,
         grad_rows.geometry, rows.geometry,
         GRAD_ROW_DIMS=grad_rows.num_dims, CTAS=ctas, BLOCK_D=block(outputs),
-        **_constants(rows), **tile,
+        **_constants(rows), **config,
     )  # fmt: skip
     sum_rows(partial, flat_grad.dtype, flat_grad)
     return grad_x, normed

@@ -22,7 +22,7 @@ from scalefold_kernels.checks import check_shapes, check_types
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.packing import join, unpack
 from scalefold_kernels.sums import sum_several
-from scalefold_kernels.tiles import Tile, tile_for
+from scalefold_kernels.tiles import Config, config_for
 
 EPS = 1e-3
 """Added to the number of sequences that two residues share."""
@@ -53,10 +53,10 @@ class Factors(NamedTuple):
     b: Tensor  # (J, C, S)
     weight: Tensor  # (Z, C * C)
 
-    def tile(self, kernel: str) -> Tile:
-        """Tile of a kernel for these sizes, their type and GPU."""
+    def config(self, kernel: str) -> Config:
+        """Configuration of a kernel for these sizes, their type and GPU."""
         size_j, channels, num_seq = self.b.shape
-        return tile_for(kernel, self.b, S=num_seq, N=size_j, C=channels, Z=len(self.weight))
+        return config_for(kernel, self.b, S=num_seq, N=size_j, C=channels, Z=len(self.weight))
 
 
 class Mean(NamedTuple):

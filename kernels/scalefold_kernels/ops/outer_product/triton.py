@@ -18,7 +18,7 @@ from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.limits import index, needs_int64
-from scalefold_kernels.loads import load_matrix
+from scalefold_kernels.loads import load_matrix, load_vector
 from scalefold_kernels.ops.outer_product import op
 from scalefold_kernels.ops.outer_product.op import EPS, Factors, Gradients, Mean, split_evenly
 from scalefold_kernels.packing import join
@@ -54,7 +54,7 @@ def outer_product_projection_kernel(
         weight = load_matrix(weight_ptr, z, k, z < size_z, num_k)
         total = tl.dot(outer, weight.T, total, input_precision=PRECISION)
     count = tl.load(count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0)
-    bias = tl.load(bias_ptr + z, mask=z < size_z, other=0.0).to(tl.float32)
+    bias = load_vector(bias_ptr, z, size_z)
     inside = (j < size_j)[:, None] & (z < size_z)[None, :]
     start_ptrs = z_ptr + i * z_stride_i + index(j, INT64)[:, None] * z_stride_j
     start_ptrs += index(z, INT64)[None, :] * z_stride_z
@@ -138,18 +138,16 @@ def forward(factors: Factors, mean: Mean, outer: Tensor | None) -> None:
     count_IJ, bias, z_IJZ, out_IJZ = mean
     a, b = a_ICS.flatten(0, 1), b_JCS.flatten(0, 1)
     size_j, size_z = count_IJ.shape[1], weight.shape[0]
-    tile = factors.tile("outer_product_projection")
+    config = factors.config("outer_product_projection")
     for rows, of_a in _chunks(a_ICS, size_j):
         part = torch.mm(a[of_a], b.t(), out=outer)
         count = count_IJ[rows]
-        blocks_j, blocks_z = (
-            triton.cdiv(size_j, tile["BLOCK_J"]),
-            triton.cdiv(size_z, tile["BLOCK_Z"]),
-        )
+        blocks_j = triton.cdiv(size_j, config["BLOCK_J"])
+        blocks_z = triton.cdiv(size_z, config["BLOCK_Z"])
         outer_product_projection_kernel[(blocks_j, len(count), blocks_z)](
             part, weight, bias, count, z_IJZ[rows], out_IJZ[rows], size_j, a_ICS.shape[1], size_z,
             *count.stride(), *z_IJZ.stride(),
-            EPS=EPS, INT64=needs_int64(z_IJZ), PRECISION=precision(a.dtype), **tile,
+            EPS=EPS, INT64=needs_int64(z_IJZ), PRECISION=precision(a.dtype), **config,
         )  # fmt: skip
 
 
@@ -210,15 +208,15 @@ def _chunks(a_ICS: Tensor, size_j: int) -> Iterator[tuple[slice, slice]]:
 def _weight_gradient(grad_IJZ: Tensor, outer: Tensor, factors: Factors) -> Tensor:
     size_i, size_j, size_z = grad_IJZ.shape
     channels = factors.a.shape[1]
-    tile = factors.tile("outer_product_weight_gradient")
-    per_sm = tile.pop("RESIDENT")
-    blocks_k = triton.cdiv(channels * channels, tile["BLOCK_K"])
-    blocks_z = triton.cdiv(size_z, tile["BLOCK_Z"])
+    config = factors.config("outer_product_weight_gradient")
+    per_sm = config.pop("RESIDENT")
+    blocks_k = triton.cdiv(channels * channels, config["BLOCK_K"])
+    blocks_z = triton.cdiv(size_z, config["BLOCK_Z"])
     num_parts, rows = split_evenly(blocks_k * blocks_z, per_sm, size_i, grad_IJZ.device)
     parts = grad_IJZ.new_empty(num_parts, size_z, channels**2, dtype=torch.float32)
     outer_product_weight_gradient_kernel[(blocks_k, blocks_z, num_parts)](
         grad_IJZ, outer, parts, size_i, size_j, channels, size_z, rows,
-        PRECISION=precision(grad_IJZ.dtype), **tile,
+        PRECISION=precision(grad_IJZ.dtype), **config,
     )  # fmt: skip
     return parts
 
@@ -227,9 +225,9 @@ def _outer_gradient(grad_IJZ: Tensor, outer: Tensor, factors: Factors) -> Tensor
     """Gradient in new memory, laid out as ``outer``, which a second backward may need."""
     out = torch.empty_like(outer)
     size_i, size_j, size_z = grad_IJZ.shape
-    tile = factors.tile("outer_product_gradient")
-    outer_product_gradient_kernel[(triton.cdiv(size_j, tile["BLOCK_J"]), size_i)](
+    config = factors.config("outer_product_gradient")
+    outer_product_gradient_kernel[(triton.cdiv(size_j, config["BLOCK_J"]), size_i)](
         grad_IJZ, factors.weight, out, size_j, factors.a.shape[1], size_z,
-        PRECISION=precision(grad_IJZ.dtype), BLOCK_Z=block(size_z), **tile,
+        PRECISION=precision(grad_IJZ.dtype), BLOCK_Z=block(size_z), **config,
     )  # fmt: skip
     return out

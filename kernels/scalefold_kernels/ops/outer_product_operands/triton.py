@@ -18,9 +18,10 @@ from torch import Tensor
 
 from scalefold_kernels import dot
 from scalefold_kernels.checks import check_batch
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.ops.norm.weights import finish
-from scalefold_kernels.tiles import tile_for
+from scalefold_kernels.tiles import config_for
 
 MAX_CHANNELS = 256
 MAX_HIDDEN_CHANNELS = 32
@@ -55,6 +56,21 @@ class Parameters(NamedTuple):
 
 
 @triton.jit
+def load_weights(
+    weight_a_ptr, weight_b_ptr, size_c,
+    M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """The weights below each other, (2 BLOCK_C, BLOCK_M)."""
+    p, column = tl.arange(0, 2 * BLOCK_C), tl.arange(0, BLOCK_M)
+    which, c = p // BLOCK_C, p % BLOCK_C
+    at = c[:, None] * M + column[None, :]
+    inside = (c < size_c)[:, None] & (column < M)[None, :]
+    weight_a = tl.load(weight_a_ptr + at, mask=inside & (which == 0)[:, None], other=0.0)
+    weight_b = tl.load(weight_b_ptr + at, mask=inside & (which == 1)[:, None], other=0.0)
+    return weight_a + weight_b
+
+
+@triton.jit
 def outer_product_operands_forward_kernel(
     m_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, weight_a_ptr, weight_b_ptr, bias_a_ptr,
     bias_b_ptr, out_ptr, size_s, size_n, size_c, strides, mask_strides,
@@ -73,8 +89,8 @@ def outer_product_operands_forward_kernel(
     inside = inside_s[:, None] & inside_m[None, :]
     x = tl.load(at + column[None, :] * strides[3], mask=inside, other=0.0)
     x_hat, _, _ = standardise(x.to(tl.float32), inside_m, M, BLOCK_M)
-    norm_weight = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
-    norm_bias = tl.load(norm_bias_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    norm_weight = load_vector(norm_weight_ptr, column, M)
+    norm_bias = load_vector(norm_bias_ptr, column, M)
     normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(x.dtype)
     mask_at = mask_ptr + sample * mask_strides[0] + s * mask_strides[1] + n * mask_strides[2]
     mask = tl.load(mask_at, mask=inside_s, other=0.0).to(tl.float32)
@@ -91,18 +107,12 @@ def outer_product_operands_forward_kernel(
 
 
 @triton.jit
-def load_weights(
-    weight_a_ptr, weight_b_ptr, size_c,
-    M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
-):  # fmt: skip
-    """The weights below each other, (2 BLOCK_C, BLOCK_M)."""
-    p, column = tl.arange(0, 2 * BLOCK_C), tl.arange(0, BLOCK_M)
-    which, c = p // BLOCK_C, p % BLOCK_C
-    at = c[:, None] * M + column[None, :]
-    inside = (c < size_c)[:, None] & (column < M)[None, :]
-    weight_a = tl.load(weight_a_ptr + at, mask=inside & (which == 0)[:, None], other=0.0)
-    weight_b = tl.load(weight_b_ptr + at, mask=inside & (which == 1)[:, None], other=0.0)
-    return weight_a + weight_b
+def place(block, size_s, size_n, BLOCK_S: tl.constexpr):
+    """Sample, residue and sequences of a block."""
+    blocks_s = tl.cdiv(size_s, BLOCK_S)
+    s = ((block % blocks_s) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
+    rest = block // blocks_s
+    return (rest // size_n).to(tl.int64), (rest % size_n).to(tl.int64), s
 
 
 @triton.jit
@@ -132,15 +142,6 @@ def load_block(
 
 
 @triton.jit
-def place(block, size_s, size_n, BLOCK_S: tl.constexpr):
-    """Sample, residue and sequences of a block."""
-    blocks_s = tl.cdiv(size_s, BLOCK_S)
-    s = ((block % blocks_s) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
-    rest = block // blocks_s
-    return (rest // size_n).to(tl.int64), (rest % size_n).to(tl.int64), s
-
-
-@triton.jit
 def outer_product_operands_backward_kernel(
     grad_ptr, m_ptr, mask_ptr, norm_weight_ptr, weight_a_ptr, weight_b_ptr, through_ptr, grad_m_ptr,
     partial_ptr, partial_bias_ptr, sizes, strides, mask_strides,
@@ -157,7 +158,7 @@ def outer_product_operands_backward_kernel(
     column, p = tl.arange(0, BLOCK_M), tl.arange(0, 2 * BLOCK_C)
     which, c = p // BLOCK_C, p % BLOCK_C
     inside_m, inside_c = column < M, c < size_c
-    norm_weight = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    norm_weight = load_vector(norm_weight_ptr, column, M)
     weight = load_weights(weight_a_ptr, weight_b_ptr, size_c, M, BLOCK_C, BLOCK_M)
     sums = tl.zeros((2 * BLOCK_C, BLOCK_M), tl.float32)
     grad_sums = tl.zeros((2 * BLOCK_C,), tl.float32)
@@ -184,7 +185,7 @@ def outer_product_operands_backward_kernel(
         sample, n, s = place(block, size_s, size_n, BLOCK_S)
         out_at = ((sample * size_s + s) * size_n + n)[:, None] * M + column[None, :]
         inside = (s < size_s)[:, None] & inside_m[None, :]
-        tl.store(grad_m_ptr + out_at, grad_m.to(grad_m_ptr.dtype.element_ty), mask=inside)
+        tl.store(grad_m_ptr + out_at, grad_m, mask=inside)
         x, grad, mask, through = next_x, next_grad, next_mask, next_through
     row = (tl.program_id(0) * 2 + which).to(tl.int64) * size_c + c
     partial_at = partial_ptr + row[:, None] * M + column[None, :]
@@ -196,12 +197,12 @@ def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS:
     """Fill both operands."""
     batch, num_seq, num_res, _ = m_BSNM.shape
     norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b = parameters
-    tile, sizes = _tile("forward", m_BSNM, weight_a)
+    config, sizes = _config("forward", m_BSNM, weight_a)
     check_batch("outer_product_operands", m_BSNM)
     outer_product_operands_forward_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
         m_BSNM, mask_BSN, norm_weight, norm_bias, weight_a, weight_b, bias_a, bias_b, out_2BNCS,
         num_seq, num_res, len(weight_a), m_BSNM.stride(), mask_BSN.stride(),
-        **sizes, **tile,
+        **sizes, **config,
     )  # fmt: skip
 
 
@@ -218,28 +219,30 @@ def backward(
     batch, num_seq, num_res, channels = m_BSNM.shape
     norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
     hidden = len(weight_a)
-    tile, sizes = _tile("backward", m_BSNM, weight_a)
+    config, sizes = _config("backward", m_BSNM, weight_a)
     num_blocks = batch * num_res * triton.cdiv(num_seq, sizes["BLOCK_S"])
-    ctas = min(tile.pop("CTAS"), num_blocks)
+    ctas = min(config.pop("CTAS"), num_blocks)
     partial = m_BSNM.new_empty(ctas, 2 * hidden, channels, dtype=torch.float32)
     partial_bias = partial.new_empty(ctas, 2 * hidden)
     outer_product_operands_backward_kernel[(ctas,)](
         grad_2BNCS, m_BSNM, mask_BSN, norm_weight, weight_a, weight_b, through, grad_m, partial,
         partial_bias, (batch, num_seq, num_res, hidden), m_BSNM.stride(), mask_BSN.stride(),
-        CTAS=ctas, **sizes, **tile,
+        CTAS=ctas, **sizes, **config,
     )  # fmt: skip
     finish(partial, partial_bias, norm_weight, norm_bias, [weight_a, weight_b], flat_grad)
 
 
-def _tile(direction: str, m: Tensor, weight: Tensor) -> tuple[dict[str, int], dict[str, int | str]]:
+def _config(
+    direction: str, m: Tensor, weight: Tensor
+) -> tuple[dict[str, int], dict[str, int | str]]:
     """How a kernel is launched, and its sizes."""
     hidden, channels = weight.shape
-    tile = tile_for(f"outer_product_operands_{direction}", m, C=hidden, M=channels)
+    config = config_for(f"outer_product_operands_{direction}", m, C=hidden, M=channels)
     block_m = dot.block(channels)
-    return tile, {
+    return config, {
         "M": channels,
         "PRECISION": dot.precision(m.dtype),
-        "BLOCK_S": max(16, tile.pop("ELEMENTS") // block_m),
+        "BLOCK_S": max(16, config.pop("ELEMENTS") // block_m),
         "BLOCK_C": dot.block(hidden),
         "BLOCK_M": block_m,
     }

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scalefold_kernels.tiles import tile_for
+from scalefold_kernels.tiles import config_for
 
 MASKED_LOGIT = tl.constexpr(1e9)
 """The constant of `scalefold.ops.attention`."""
@@ -59,20 +59,21 @@ def pointwise_attention_forward_kernel(
     sample = tl.program_id(1).to(tl.int64)
     at, inside, start = tile_offsets(num_positions, H, C, BLOCK_P, BLOCK_H, BLOCK_C)
     size = tl.cast(num_positions, tl.int64) * (H * C)
-    q = tl.load(q_ptr + sample * size + start + at, mask=inside, other=0.0).to(tl.float32) * scale
+    here = sample * size + start
+    q = tl.load(q_ptr + here + at, mask=inside, other=0.0).to(tl.float32) * scale
     highest = tl.full((BLOCK_P, BLOCK_H), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_P, BLOCK_H), tl.float32)
     out = tl.zeros((BLOCK_P, BLOCK_H, BLOCK_C), tl.float32)
     for t in tl.range(0, num_keys, num_stages=STAGES):
         key = sample * num_keys + t
-        tile = key * size + start
-        _, v, logit = load_key(q, k_ptr + tile, v_ptr + tile, mask_ptr + key, at, inside)
+        there = key * size + start
+        _, v, logit = load_key(q, k_ptr + there, v_ptr + there, mask_ptr + key, at, inside)
         higher, kept, weight = softmax_step(highest, logit)
         total = total * kept + weight
         out = out * kept[:, :, None] + weight[:, :, None] * v
         highest = higher
     out /= total[:, :, None]
-    tl.store(out_ptr + sample * size + start + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + here + at, out, mask=inside)
 
 
 @triton.jit
@@ -94,27 +95,26 @@ def pointwise_attention_backward_kernel(
     delta = tl.zeros((BLOCK_P, BLOCK_H), tl.float32)  # the weights' gradients, by the weights
     for t in tl.range(0, num_keys, num_stages=STAGES):
         key = sample * num_keys + t
-        tile = key * size + start
-        _, v, logit = load_key(q, k_ptr + tile, v_ptr + tile, mask_ptr + key, at, inside)
+        there = key * size + start
+        _, v, logit = load_key(q, k_ptr + there, v_ptr + there, mask_ptr + key, at, inside)
         higher, kept, weight = softmax_step(highest, logit)
         total = total * kept + weight
         delta = delta * kept + weight * tl.sum(grad * v, 2)
         highest = higher
     delta /= total
     grad_q = tl.zeros((BLOCK_P, BLOCK_H, BLOCK_C), tl.float32)
-    dtype = grad_q_ptr.dtype.element_ty
     for t in tl.range(0, num_keys, num_stages=STAGES):
         key = sample * num_keys + t
-        tile = key * size + start
-        k, v, logit = load_key(q, k_ptr + tile, v_ptr + tile, mask_ptr + key, at, inside)
+        there = key * size + start
+        k, v, logit = load_key(q, k_ptr + there, v_ptr + there, mask_ptr + key, at, inside)
         weight = tl.exp(logit - highest) / total
         grad_logit = weight * (tl.sum(grad * v, 2) - delta)
         grad_q += grad_logit[:, :, None] * k
         grad_k = grad_logit[:, :, None] * q
-        tl.store(grad_k_ptr + tile + at, grad_k.to(dtype), mask=inside)
+        tl.store(grad_k_ptr + there + at, grad_k, mask=inside)
         grad_v = weight[:, :, None] * grad
-        tl.store(grad_v_ptr + tile + at, grad_v.to(dtype), mask=inside)
-    tl.store(grad_q_ptr + here + at, (grad_q * scale).to(dtype), mask=inside)
+        tl.store(grad_v_ptr + there + at, grad_v, mask=inside)
+    tl.store(grad_q_ptr + here + at, grad_q * scale, mask=inside)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, out: Tensor) -> None:
@@ -123,22 +123,19 @@ def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, out: Tensor) -> None:
     pointwise_attention_forward_kernel[grid](q, k, v, mask, out, *arguments, **constants)
 
 
-def backward(grad: Tensor, q: Tensor, k: Tensor, *others: Tensor) -> None:
-    """Fill the gradients of q, k and v, the last of ``others`` after v and the mask.
-
-    All tensors are contiguous.
-    """
+def backward(grad: Tensor, q: Tensor, k: Tensor, *more: Tensor) -> None:
+    """``more``: v and mask; then the gradients of q, k and v, to fill. All are contiguous."""
     grid, arguments, constants = _launch("pointwise_attention_backward", q, k)
-    pointwise_attention_backward_kernel[grid](grad, q, k, *others, *arguments, **constants)
+    pointwise_attention_backward_kernel[grid](grad, q, k, *more, *arguments, **constants)
 
 
 def _launch(name: str, q: Tensor, k: Tensor) -> tuple[Any, Any, dict[str, int]]:
     """Grid, arguments after the pointers, and constants."""
     batch, positions, heads, channels = q.shape
     block_h, block_c = triton.next_power_of_2(heads), triton.next_power_of_2(channels)
-    tile = tile_for(name, q, P=positions, T=k.shape[1], H=heads, C=channels)
-    block_p = max(1, tile.pop("ELEMENTS") // (block_h * block_c))
+    config = config_for(name, q, P=positions, T=k.shape[1], H=heads, C=channels)
+    block_p = max(1, config.pop("ELEMENTS") // (block_h * block_c))
     grid = triton.cdiv(positions, block_p), batch
     blocks = {"BLOCK_P": block_p, "BLOCK_H": block_h, "BLOCK_C": block_c}
     arguments = k.shape[1], positions, channels**-0.5
-    return grid, arguments, {"H": heads, "C": channels, **blocks, **tile}
+    return grid, arguments, {"H": heads, "C": channels, **blocks, **config}

@@ -14,7 +14,7 @@ from scalefold_kernels.backends import HOPPER, TRITON, Backends
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.rows import channels_together
-from scalefold_kernels.tiles import Tile, tile_for
+from scalefold_kernels.tiles import Config, config_for
 
 _BACKENDS = Backends("transition", __package__, HOPPER, TRITON)
 
@@ -85,17 +85,17 @@ def _transition_backward(
     """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
     rows, contiguous = matrix(x), checked(x, *parameters)
     backend = _BACKENDS.choose("backward", x.device, rows, contiguous)
-    grad_x, *others = backend.backward(matrix(grad), rows, Kept(normed, stats), contiguous)
-    return [grad_x.view(x.shape), *others]
+    grad_x, *grads = backend.backward(matrix(grad), rows, Kept(normed, stats), contiguous)
+    return [grad_x.view(x.shape), *grads]
 
 
 @_transition_backward.register_fake
 def _(
     grad: Tensor, x: Tensor, normed: Tensor, stats: Tensor, parameters: list[Tensor]
 ) -> list[Tensor]:
-    norm_weight, _, *others = parameters
+    norm_weight, _, *maps = parameters
     norm = norm_weight.new_empty(2, *norm_weight.shape)
-    return [x.new_empty(x.shape), norm, *(other.new_empty(other.shape) for other in others)]
+    return [x.new_empty(x.shape), norm, *(weight.new_empty(weight.shape) for weight in maps)]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -106,8 +106,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Any, ...]:
     x, normed, stats, *parameters = ctx.saved_tensors
-    grad_x, grad_norm, *others = _transition_backward(grad, x, normed, stats, parameters)
-    return grad_x, [grad_norm[0], grad_norm[1], *others], None
+    grad_x, grad_norm, *grads = _transition_backward(grad, x, normed, stats, parameters)
+    return grad_x, [grad_norm[0], grad_norm[1], *grads], None
 
 
 _transition.register_autograd(_backward, setup_context=_save)
@@ -139,7 +139,6 @@ def matrix(x: Tensor) -> Tensor:
     return rows.contiguous() if needs_int64(rows[:_BLOCK]) else rows
 
 
-def tile_of(kernel: str, x_RC: Tensor, num_hidden: int, arch: str | None = None) -> Tile:
-    """Tile of a kernel, see `tile_for`."""
+def config_of(kernel: str, x_RC: Tensor, num_hidden: int, arch: str | None = None) -> Config:
     num_rows, channels = x_RC.shape
-    return tile_for(kernel, x_RC, arch, rows=num_rows, C=channels, H=num_hidden)
+    return config_for(kernel, x_RC, arch, rows=num_rows, C=channels, H=num_hidden)

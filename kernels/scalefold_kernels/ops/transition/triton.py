@@ -12,8 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.norm.triton import standardise, store_statistics
-from scalefold_kernels.ops.transition.op import Kept, Parameters, tile_of
+from scalefold_kernels.ops.transition.op import Kept, Parameters, config_of
 from scalefold_kernels.sums import sum_rows
 
 MAX_HIDDEN_ELEMENTS = 1 << 27
@@ -56,27 +57,27 @@ def transition_forward_kernel(
     inside_c = channels < C
     x = tl.load(x_ptrs + channels[None, :], mask=inside_c[None, :], other=0.0)
     x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, BLOCK_C)
-    norm_weight = tl.load(norm_weight_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
-    norm_bias = tl.load(norm_bias_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
+    norm_weight = load_vector(norm_weight_ptr, channels, C)
+    norm_bias = load_vector(norm_bias_ptr, channels, C)
     normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(x.dtype)
     at = tl.arange(0, BLOCK_R)[:, None] * C + channels[None, :]
     inside = (tl.arange(0, BLOCK_R) < num_rows - first)[:, None] & inside_c[None, :]
     if normed_ptr is not None:
         tl.store(normed_ptr + tl.cast(first, tl.int64) * C + at, normed, mask=inside)
         store_statistics(stats_ptr, first + tl.arange(0, BLOCK_R), num_rows, mean, rstd)
-    bias = tl.load(down_bias_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
+    bias = load_vector(down_bias_ptr, channels, C)
     out = x.to(tl.float32) + bias[None, :]  # before the loop, where x is at hand
     for start in range(0, H, BLOCK_H):
         h = start + tl.arange(0, BLOCK_H)
         up = load_weight(up_ptr, h, channels, H, C, FITS)
         down = load_weight(down_ptr, channels, h, C, H, FITS)
-        up_bias = tl.load(up_bias_ptr + h, mask=h < H, other=0.0).to(tl.float32)
-        hidden = tl.dot(normed, up.T, input_precision=PRECISION) + up_bias[None, :]
+        hidden = tl.dot(normed, up.T, input_precision=PRECISION)
+        hidden += load_vector(up_bias_ptr, h, H)[None, :]
         hidden = tl.maximum(hidden, 0.0).to(x.dtype)
         out = tl.dot(hidden, down.T, out, input_precision=PRECISION)
     # Not the mask from before the loop: that would stay in registers across it, and spill.
     inside = (first + tl.arange(0, BLOCK_R) < num_rows)[:, None] & inside_c[None, :]
-    tl.store(out_ptr + tl.cast(first, tl.int64) * C + at, out.to(x.dtype), mask=inside)
+    tl.store(out_ptr + tl.cast(first, tl.int64) * C + at, out, mask=inside)
 
 
 @triton.jit
@@ -113,27 +114,26 @@ def transition_hidden_kernel(
         if first_h == 0:
             sums = tl.sum(grad.to(tl.float32), axis=0)
             tl.store(down_bias_sums_ptr + row_block * C + c, sums, mask=c < C)
-    hidden += tl.load(up_bias_ptr + h, mask=h < H, other=0.0).to(tl.float32)[None, :]
+    hidden += load_vector(up_bias_ptr, h, H)[None, :]
     grad_hidden = tl.where(hidden > 0.0, grad_hidden, 0.0)
     # Rows beyond the end have gradient 0.
     tl.store(up_bias_sums_ptr + row_block * H + h, tl.sum(grad_hidden, axis=0), mask=h < H)
     offset = tl.cast(first, tl.int64) * H + first_h
     at = rows[:, None] * H + columns[None, :]
     inside = row_inside & (h < H)[None, :]
-    dtype = hidden_ptr.dtype.element_ty
-    tl.store(hidden_ptr + offset + at, tl.maximum(hidden, 0.0).to(dtype), mask=inside)
-    tl.store(grad_hidden_ptr + offset + at, grad_hidden.to(dtype), mask=inside)
+    tl.store(hidden_ptr + offset + at, tl.maximum(hidden, 0.0), mask=inside)
+    tl.store(grad_hidden_ptr + offset + at, grad_hidden, mask=inside)
 
 
 def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | None) -> None:
     """Fill ``out``, and what is kept for backward."""
     num_rows, channels = x_RC.shape
     num_hidden = parameters.up_weight.shape[0]
-    tile = tile_of("transition_forward", x_RC, num_hidden)
-    transition_forward_kernel[(triton.cdiv(num_rows, tile["BLOCK_R"]),)](
+    config = config_of("transition_forward", x_RC, num_hidden)
+    transition_forward_kernel[(triton.cdiv(num_rows, config["BLOCK_R"]),)](
         x_RC, *parameters, out_RC, *(kept or (None, None)), num_rows, x_RC.stride(0),
         C=channels, H=num_hidden, PRECISION=precision(x_RC.dtype), BLOCK_C=block(channels),
-        **tile,
+        **config,
     )  # fmt: skip
 
 
@@ -165,16 +165,16 @@ def _hidden(
     """Hidden channels of some rows, their gradient, and both biases' gradients in float32."""
     num_rows, channels = normed.shape
     num_hidden = up.shape[0]
-    tile = tile_of("transition_hidden", normed, num_hidden)
+    config = config_of("transition_hidden", normed, num_hidden)
     hidden = normed.new_empty(num_rows, num_hidden)
     grad_hidden = torch.empty_like(hidden)
-    blocks = triton.cdiv(num_rows, tile["BLOCK_R"])
+    blocks = triton.cdiv(num_rows, config["BLOCK_R"])
     up_bias_sums = normed.new_empty(blocks, num_hidden, dtype=torch.float32)
     down_bias_sums = normed.new_empty(blocks, channels, dtype=torch.float32)
-    transition_hidden_kernel[(triton.cdiv(num_hidden, tile["BLOCK_H"]), blocks)](
+    transition_hidden_kernel[(triton.cdiv(num_hidden, config["BLOCK_H"]), blocks)](
         normed, up, up_bias, grad, down, hidden, grad_hidden, up_bias_sums, down_bias_sums,
         num_rows, grad.stride(0),
-        C=channels, H=num_hidden, PRECISION=precision(normed.dtype), **tile,
+        C=channels, H=num_hidden, PRECISION=precision(normed.dtype), **config,
     )  # fmt: skip
     grad_up_bias = sum_rows(up_bias_sums, torch.float32)
     return hidden, grad_hidden, grad_up_bias, sum_rows(down_bias_sums, torch.float32)

@@ -16,12 +16,12 @@ from torch import Tensor
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.mask import Dropout
-from scalefold_kernels.tiles import Tile, architecture, dtype_name, find_tile
+from scalefold_kernels.tiles import Config, architecture, dtype_name, find_tile
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes by which tiles are chosen: positions P, pair channels Z, hidden channels C."""
+    """Sizes by which configurations are chosen: positions P, pair channels Z, hidden channels C."""
 
     positions: int
     pair: int
@@ -34,8 +34,8 @@ class Sizes:
         """Take positions, type and GPU from a tensor (B, I, J, ...)."""
         return cls(x.shape[:3].numel(), pair, hidden, x.dtype, architecture(x.device))
 
-    def tile(self, name: str, **limits: int) -> Tile:
-        """Tile of a kernel; no block of it larger than its entry in ``limits`` needs."""
+    def config(self, name: str, **limits: int) -> Config:
+        """Configuration of a kernel; no block larger than its entry in ``limits`` needs."""
         shape = {"P": self.positions, "Z": self.pair, "C": self.hidden}
         found = find_tile(f"triangle_{name}", self.arch, {**shape, "dtype": dtype_name(self.dtype)})
         return found | {name: min(found[name], block(size)) for name, size in limits.items()}

@@ -79,9 +79,8 @@ def triangle_output(
     """
     parameters = [norm_weight, norm_bias, weight, bias]
     product_CBIJ = product_BIJC.permute(3, 0, 1, 2)
-    key, *others = (None, 0, 0.0, None) if dropout is None else dropout
-    out, *_ = _output(z_BIJZ, product_CBIJ, gate_BIJZ, parameters, key, *others)
-    return out
+    drawn = dropout or (None, 0, 0.0, None)
+    return _output(z_BIJZ, product_CBIJ, gate_BIJZ, parameters, *drawn)[0]
 
 
 @torch.library.custom_op("scalefold::triangle_projection", mutates_args=())
@@ -145,7 +144,8 @@ class _Projection(torch.autograd.Function):
         *given, through = grads
         if all(grad is None for grad in given):
             return through, *[None] * (1 + len(parameters))
-        filled = [_or_zeros(grad, like) for grad, like in zip(given, (a, b, z), strict=True)]
+        pairs = zip(given, (a, b, z), strict=True)
+        filled = [torch.zeros_like(like) if grad is None else grad for grad, like in pairs]
         grad_z, flat_grad = _projection_backward(
             filled, through, z, mask, [a, b], [mean, rstd], parameters
         )
@@ -278,7 +278,3 @@ def _dropout(key: Tensor | None, layer: int, rate: float, shared_dim: int | None
 
 def _contiguous(*tensors: Tensor) -> list[Tensor]:
     return [t.contiguous() for t in tensors]
-
-
-def _or_zeros(grad: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros_like(like) if grad is None else grad

@@ -60,7 +60,7 @@ def triangle_output_weights_kernel(
     INT64: tl.constexpr, Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums of grad_value (P, Z) x x_hat (C, P); CTA (s, t, u): part, rows and columns."""
+    """Sums of grad_value (P, Z) x x_hat (C, P); the grid is parts, rows, columns."""
     row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
     part = sum_products(
@@ -105,13 +105,13 @@ def projection_gradients(
     ``grad_gate`` and ``x_hat`` (P, Z).
     """
     pair, hidden = sizes.pair, sizes.hidden
-    tile = sizes.tile("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
-    rows = triton.cdiv(4 * hidden, tile["BLOCK_R"]) + triton.cdiv(pair, tile["BLOCK_R"])
-    grid = tile.pop("PARTS"), rows, triton.cdiv(pair, tile["BLOCK_N"])
+    config = sizes.config("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
+    rows = triton.cdiv(4 * hidden, config["BLOCK_R"]) + triton.cdiv(pair, config["BLOCK_R"])
+    grid = config.pop("PARTS"), rows, triton.cdiv(pair, config["BLOCK_N"])
     partial, partial_bias = _partial(x_hat, grid[0], 4 * hidden + pair, pair)
     triangle_projection_weights_kernel[grid](
         grad_values, grad_gate, x_hat, partial, partial_bias, sizes.positions,
-        **sizes.constants(), **tile,
+        **sizes.constants(), **config,
     )  # fmt: skip
     return finish(partial, partial_bias, weights.norm_weight, weights.norm_bias, weights.matrices)
 
@@ -121,13 +121,13 @@ def output_gradients(
 ) -> Tensor:
     """As `projection_gradients`, of the output: ``grad_value`` (P, Z), ``x_hat`` (C, P)."""
     pair, hidden = sizes.pair, sizes.hidden
-    tile = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
-    rows = triton.cdiv(pair, tile["BLOCK_R"])
-    grid = tile.pop("PARTS"), rows, triton.cdiv(hidden, tile["BLOCK_N"])
+    config = sizes.config("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
+    rows = triton.cdiv(pair, config["BLOCK_R"])
+    grid = config.pop("PARTS"), rows, triton.cdiv(hidden, config["BLOCK_N"])
     partial, partial_bias = _partial(grad_value, grid[0], pair, hidden)
     triangle_output_weights_kernel[grid](
         grad_value, x_hat, partial, partial_bias, sizes.positions, INT64=needs_int64(x_hat),
-        **sizes.constants(), **tile,
+        **sizes.constants(), **config,
     )  # fmt: skip
     return finish(partial, partial_bias, weights.norm_weight, weights.norm_bias, [weights.matrix])
 

@@ -41,7 +41,7 @@ MAX_KEYS = 512
 MAX_CHANNELS = 32
 """Widest heads that the kernels take.
 
-With heads of 64 channels, some tiles gave wrong results on an H200. Neither the tiles, nor the
+With heads of 64 channels, some configurations gave wrong results on an H200. Neither they, nor the
 cause, nor the version of Triton is recorded. No attention of the model has heads that wide.
 """
 
@@ -53,7 +53,6 @@ BIAS_CHANNELS = 16
 
 
 def why_not(function: str, call: Call) -> str | None:
-    """Why these kernels do not take the arguments, or None."""
     q, k, v, gate, mask, bias, *_ = call
     if q.dtype != torch.bfloat16 or (bias is not None and bias.dtype != torch.bfloat16):
         found = q.dtype if bias is None else f"{q.dtype} with a bias of {bias.dtype}"
@@ -74,8 +73,8 @@ def why_not(function: str, call: Call) -> str | None:
     if reason := why_unreachable(q, k, v, gate):
         return reason
     for kernel in (of_forward, of_queries, of_keys):
-        tile = kernel.constants(call)
-        if kernel.ctas_an_sm(call, tile) * tile.get("GROUPS", 1) < MIN_WARP_GROUPS:
+        config = kernel.constants(call)
+        if kernel.ctas_an_sm(call, config) * config.get("GROUPS", 1) < MIN_WARP_GROUPS:
             return f"an SM holds fewer than {MIN_WARP_GROUPS} warp groups of a kernel"
     return None
 
@@ -109,13 +108,11 @@ def backward(
         waiting = of_queries.new_waiting(call) if more else None
         sums = of_first_keys.launch(call, bias, kept, grad_out, gradients, shared, waiting)
         if more:
-            # The remaining arguments, not `Kept.rest`.
-            rest = of_first_keys.KEYS, waiting
-            sums += of_queries.launch(call, bias, lse, shared, gradients.q, sum_bias, *rest)
+            after = of_first_keys.KEYS, waiting
+            sums += of_queries.launch(call, bias, lse, shared, gradients.q, sum_bias, *after)
     else:
         scaled = scaled_q if call.scales_q else None
-        of_gate = gradients.gate, grad_o, shared.delta, scaled
-        backward_gate(call, kept, grad_out, *of_gate)
+        backward_gate(call, kept, grad_out, gradients.gate, grad_o, shared.delta, scaled)
         sums = of_queries.launch(call, bias, lse, shared, gradients.q, sum_bias)
     of_keys.launch(call, bias, lse, shared, gradients.k, gradients.v)
     return sums

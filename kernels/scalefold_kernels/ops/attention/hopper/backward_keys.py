@@ -139,10 +139,9 @@ def compute(cta):
         v = cta.key_smem.index(2 * side + 1).reshape([64, cta.C])
         grad_k = zeros(64, cta.C)
         grad_v = zeros(64, cta.C)
+        alike = unmasked == 0
         for j in range(cta.NUM_BLOCKS):
-            grad_k, grad_v = differentiate_block(
-                grad_k, grad_v, k, v, i, j, unmasked == 0, unit, cta
-            )
+            grad_k, grad_v = differentiate_block(grad_k, grad_v, k, v, i, j, alike, unit, cta)
         # With a bias, queries came multiplied by the scale and divided by BIAS_SCALE.
         grad_k *= cta.BIAS_SCALE if cta.HAS_BIAS else cta.scale
         if some_masked:
@@ -200,7 +199,7 @@ class Shared(NamedTuple):
     ----------
     q : Tensor
         Queries; where there is a bias as forward multiplied them.
-    grad_ungated, delta : Tensor
+    grad_o, delta : Tensor
         Gradient of the result without the gate; sums of its products with the result.
     """
 
@@ -214,9 +213,9 @@ def launch(
 ) -> None:
     """Fill ``grad_k`` and ``grad_v``."""
     _, k, v, _, mask, *_ = call
-    tile = constants(call)
-    block, blocks = tile["BLOCK_Q"], triton.cdiv(call.num_keys, 64)
-    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, tile), blocks)
+    config = constants(call)
+    block, blocks = config["BLOCK_Q"], triton.cdiv(call.num_keys, 64)
+    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, config), blocks)
     attention_backward_keys_hopper_kernel[(ctas, call.batch)](
         launches.rows(shared.q, block), launches.rows(k, 64), launches.rows(v, 64),
         launches.rows(shared.grad_o, block), launches.statistics(lse, block),
@@ -224,21 +223,21 @@ def launch(
         launches.rows(grad_k, 64), launches.rows(grad_v, 64), mask, call.mask_strides,
         *call.scalars,
         HAS_BIAS=bias is not None, BIAS_SCALE=call.bias_scale, TRANSPOSED=transposed(bias),
-        **tile,
+        **config,
     )  # fmt: skip
 
 
 def constants(call: Call) -> dict[str, int]:
-    tile = call.tile("attention_backward_keys_hopper", "sm_90")
-    tile = launches.in_blocks(call, tile, triton.cdiv(call.num_queries, tile["BLOCK_Q"]))
+    config = call.config("attention_backward_keys_hopper", "sm_90")
+    config = launches.in_blocks(call, config, triton.cdiv(call.num_queries, config["BLOCK_Q"]))
     # The next row's keys may be on their way unless that costs a CTA.
-    sides = max(2, 1, key=lambda n: ctas_an_sm(call, {**tile, "SIDES": n}))
-    return tile | {"SIDES": sides}
+    sides = max(2, 1, key=lambda n: ctas_an_sm(call, {**config, "SIDES": n}))
+    return config | {"SIDES": sides}
 
 
-def ctas_an_sm(call: Call, tile: dict[str, int]) -> int:
+def ctas_an_sm(call: Call, config: dict[str, int]) -> int:
     """How many CTAs fit: shared memory has bias, queries and gradient, keys, values, statistics."""
-    block, channels, ring = tile["BLOCK_Q"], tile["C"], tile["STAGES"]
-    bias = 2 * 64 * block * (1 if call.bias is None else tile["NUM_BLOCKS"])
-    rows = 2 * channels * (2 * ring * block + 2 * tile["SIDES"] * 64)
-    return launches.fitting(bias + rows + 8 * ring * block, 2, tile["maxnreg"])
+    block, channels, ring = config["BLOCK_Q"], config["C"], config["STAGES"]
+    bias = 2 * 64 * block * (1 if call.bias is None else config["NUM_BLOCKS"])
+    rows = 2 * channels * (2 * ring * block + 2 * config["SIDES"] * 64)
+    return launches.fitting(bias + rows + 8 * ring * block, 2, config["maxnreg"])

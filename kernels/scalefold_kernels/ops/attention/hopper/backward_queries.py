@@ -210,8 +210,8 @@ def attention_backward_queries_hopper_kernel(
     sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
     mask_smem = smem.numbers(gl.bfloat16, KEYS // BLOCK_K, BLOCK_K)
     memory = k, v, bias_smem, sums_smem, mask_smem
-    others = smem.barriers(2, 1)
-    query_full, bias_full = others.index(0), others.index(1)
+    barriers = smem.barriers(2, 1)
+    query_full, bias_full = barriers.index(0), barriers.index(1)
     fence_async_shared()
 
     LOGITS: gl.constexpr = mma_layout(BLOCK_K)
@@ -262,9 +262,8 @@ def attention_backward_queries_hopper_kernel(
             row_mask = parts.load_mask(mask, after, KEYS)
             # The next row's are under way while this one is computed: else its products wait.
             lse_tile, delta_tile = next_lse, next_delta
-            next_lse, next_delta = load_statistics(
-                lse_ptr, delta_ptr, batch, after, head, *statistics
-            )
+            following = load_statistics(lse_ptr, delta_ptr, batch, after, head, *statistics)
+            next_lse, next_delta = following
             own = parts.waiting_at(waiting_ptr, batch, row, head, first_q, sizes, OUT)
             if FIRST_K > 0:
                 sums_q = from_line(gl.load(own), OUT)
@@ -331,11 +330,11 @@ def launch(
     Keys before ``first_key`` are left out; ``waiting`` has the gradients of queries from those.
     """
     _, k, v, _, mask, *_ = call
-    tile = constants(call, first_key)
-    block, passes = tile["BLOCK_K"], tile["PASSES"]
+    config = constants(call, first_key)
+    block, passes = config["BLOCK_K"], config["PASSES"]
     blocks = triton.cdiv(call.num_queries, 64)
     # CTAs sum up the bias's gradient: all heads have equally many.
-    ctas, groups = launches.dealt(call, blocks, ctas_an_sm(call, tile), blocks * call.num_heads)
+    ctas, groups = launches.dealt(call, blocks, ctas_an_sm(call, config), blocks * call.num_heads)
     # Offsets of 64 bits, which the others were measured with, spill there.
     short = first_key > 0 and (passes > 1 or transposed(bias))
     sums = new_sums(bias[..., first_key:], groups) if bias is not None and sum_bias else None
@@ -349,7 +348,7 @@ def launch(
         lse.stride(2), *call.scalars,
         HAS_BIAS=bias is not None, SUM_BIAS=sums is not None, BIAS_SCALE=call.bias_scale,
         TRANSPOSED=transposed(bias), INT64=not short or needs_int64(grad_q),
-        CHANNELS=call.channels, **tile,
+        CHANNELS=call.channels, **config,
     )  # fmt: skip
     return () if sums is None else (sums,)
 
@@ -362,17 +361,17 @@ def new_waiting(call: Call) -> Tensor:
 
 
 def constants(call: Call, first_key: int = 0) -> dict[str, int]:
-    tile = call.tile("attention_backward_queries_hopper", "sm_90")
-    own, block, pass_keys = call.num_keys - first_key, tile["BLOCK_K"], tile.pop("PASS_K")
+    config = call.config("attention_backward_queries_hopper", "sm_90")
+    own, block, pass_keys = call.num_keys - first_key, config["BLOCK_K"], config.pop("PASS_K")
     passes = 1 if call.bias is None else triton.cdiv(own, pass_keys)
-    tile |= {"PASSES": passes, "FIRST_K": first_key, "KEYS": launches.key_slots(call, block)}
-    return launches.in_blocks(call, tile, triton.cdiv(own, block * passes))
+    config |= {"PASSES": passes, "FIRST_K": first_key, "KEYS": launches.key_slots(call, block)}
+    return launches.in_blocks(call, config, triton.cdiv(own, block * passes))
 
 
-def ctas_an_sm(call: Call, tile: dict[str, int]) -> int:
+def ctas_an_sm(call: Call, config: dict[str, int]) -> int:
     """How many CTAs fit: shared memory has bias and its gradient, keys, values, queries, mask."""
-    block, channels = tile["BLOCK_K"], tile["C"]
-    keys = tile["NUM_BLOCKS"] * block
+    block, channels = config["BLOCK_K"], config["C"]
+    keys = config["NUM_BLOCKS"] * block
     bias = 2 * 64 * block + 4 * 8 * keys if call.bias is None else (2 + 4) * 64 * keys
-    rows = 2 * channels * (2 * tile["STAGES"] * block + 2 * 64)
-    return launches.fitting(bias + rows + 2 * tile["KEYS"], 1, tile["maxnreg"])
+    rows = 2 * channels * (2 * config["STAGES"] * block + 2 * 64)
+    return launches.fitting(bias + rows + 2 * config["KEYS"], 1, config["maxnreg"])

@@ -220,15 +220,13 @@ def compute(w: gl.constexpr, cta):
             mbarrier.arrive(cta.other_full)
         else:
             mbarrier.wait(cta.other_full, i & 1)
-            grad_q += parts.by_position(
-                cta.other_smem.load(parts.by_thread(grad_q).type.layout), OUT
-            )
+            other = cta.other_smem.load(parts.by_thread(grad_q).type.layout)
+            grad_q += parts.by_position(other, OUT)
             mbarrier.arrive(cta.other_empty)
             if cta.MORE_KEYS:
+                place = cta.batch, cta.first_row + i, cta.head, cta.first_q
                 sizes = cta.num_rows, cta.num_heads, cta.num_queries
-                at = parts.waiting_at(
-                    cta.waiting_ptr, cta.batch, cta.first_row + i, cta.head, cta.first_q, sizes, OUT
-                )
+                at = parts.waiting_at(cta.waiting_ptr, *place, sizes, OUT)
                 gl.store(at, parts.in_line(grad_q))
             else:
                 # The store of the row before has been waited for above.
@@ -241,11 +239,8 @@ def compute(w: gl.constexpr, cta):
     keys = w * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
     num_keys = 2 * BLOCK_K if cta.MORE_KEYS else cta.mask.num_keys
     at = parts.sum_places(queries, keys, cta.num_queries, num_keys, cta.TRANSPOSED)
-    gl.store(
-        cta.partial_ptr + at,
-        sums * cta.BIAS_SCALE,
-        mask=inside[:, None] & (keys[None, :] < num_keys),
-    )
+    inside = inside[:, None] & (keys[None, :] < num_keys)
+    gl.store(cta.partial_ptr + at, sums * cta.BIAS_SCALE, mask=inside)
     tma.store_wait(0)
 
 
@@ -274,12 +269,8 @@ def attention_backward_queries_bias_hopper_kernel(
     delta_smem = smem.numbers(gl.float32, AHEAD, 64)
     result_smem = smem.tile(grad_q_desc)
     # A group's keys are announced by TMA and, for the mask, by the loader; both give a row back.
-    k = ring.Ring(
-        k_desc,
-        smem.tiles(k_desc, 2 * STAGES),
-        smem.barriers(2 * STAGES, 2),
-        smem.barriers(STAGES, 2),
-    )
+    full, empty = smem.barriers(2 * STAGES, 2), smem.barriers(STAGES, 2)
+    k = ring.Ring(k_desc, smem.tiles(k_desc, 2 * STAGES), full, empty)
     v = ring.along(k, v_desc, 2 * STAGES)
     bias_smem = smem.tiles(bias_desc, 2)
     other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], parts.BY_THREAD)

@@ -15,25 +15,13 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels import ring, smem
-from scalefold_kernels.compiler import (
-    async_store,
-    mma,
-    mma_wait,
-    reinterpret,
-    thread_barrier,
-)
+from scalefold_kernels.compiler import async_store, mma, mma_wait, reinterpret, thread_barrier
 from scalefold_kernels.gluon import product_int64, unsigned, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.attention.arguments import Call, Gradients, Kept
 from scalefold_kernels.ops.attention.hopper import launches
 from scalefold_kernels.ops.attention.hopper import why_not as why_not_hopper
-from scalefold_kernels.ops.attention.hopper.parts import (
-    LOG2E,
-    Mask,
-    count,
-    load_mask,
-    undo_gate,
-)
+from scalefold_kernels.ops.attention.hopper.parts import LOG2E, Mask, count, load_mask, undo_gate
 from scalefold_kernels.tma import padded
 
 STAGES = gl.constexpr(2)
@@ -239,9 +227,8 @@ def attention_backward_row_hopper_kernel(
             async_store(grad_gate_desc, at, gate.slots.index(stage))
         after = gl.minimum(item + step, num_items - 1)
         next_batch, next_row, _ = place_of(after, num_rows, num_heads)
-        row_mask, own_mask = load_row_mask(
-            mask_ptr, mask_strides, next_batch, next_row, own, num_keys, KEYS
-        )
+        place = next_batch, next_row
+        row_mask, own_mask = load_row_mask(mask_ptr, mask_strides, *place, own, num_keys, KEYS)
         k.store((grad_k * scale).to(dtype))
         v.store(grad_v.to(dtype))
         fence_async_shared()
@@ -256,7 +243,6 @@ def attention_backward_row_hopper_kernel(
 
 
 def why_not(function: str, call: Call) -> str | None:
-    """Why this kernel does not take these arguments."""
     if call.bias is not None:
         return "takes no bias"
     longest = max(call.num_queries, call.num_keys)

@@ -100,9 +100,8 @@ def attend_to_block(
 ):
     """Add block ``j`` of keys to the sums of values and weights and to the highest logit."""
     masked = (before & 1) * (cta.mask_smem.shape[0] // 2) + j
-    s = parts.load_bias(
-        cta.bias_smem.index(w * cta.NUM_BLOCKS + j), cta.BLOCK_K, cta.HAS_BIAS, cta.TRANSPOSED
-    )
+    tile = cta.bias_smem.index(w * cta.NUM_BLOCKS + j)
+    s = parts.load_bias(tile, cta.BLOCK_K, cta.HAS_BIAS, cta.TRANSPOSED)
     slot = parts.wait_block(cta.k, before, j, cta.NUM_BLOCKS)
     k = cta.k.slots.index(slot).reshape([cta.BLOCK_K, cta.C])
     v = cta.v.slots.index(slot).reshape([cta.BLOCK_K, cta.C])
@@ -253,14 +252,10 @@ def attend_to_rows(pass_index, cta, w: gl.constexpr, EXACT: gl.constexpr):
         at = [cta.batch, row, first_q, cta.head, 0]
         rest_smem = cta.rest_smem.index((w if cta.KEEPS else 0) + opaque_zero(before))
         store_result(o, divisor, at, gate_full, stage, out_smem, rest_smem, cta)
-        start = (
-            (cta.batch * cta.num_rows + row).to(gl.int64) * cta.num_heads + cta.head
-        ) * cta.lse_stride
-        gl.store(
-            cta.lse_ptr + start + queries,
-            highest + parts.log2(sums),
-            mask=queries < cta.num_queries,
-        )
+        line = (cta.batch * cta.num_rows + row).to(gl.int64) * cta.num_heads + cta.head
+        start = line * cta.lse_stride
+        inside = queries < cta.num_queries
+        gl.store(cta.lse_ptr + start + queries, highest + parts.log2(sums), mask=inside)
     tma.store_wait(0)
     return held
 
@@ -307,9 +302,8 @@ def attention_forward_hopper_kernel(
 
     ``KEEPS``: the result's rounding errors are stored, too.
     """
-    first_q, head, _, first_row, rows = parts.place_of_cta(
-        num_queries, num_heads, num_rows, 64 * GROUPS
-    )
+    place = parts.place_of_cta(num_queries, num_heads, num_rows, 64 * GROUPS)
+    first_q, head, _, first_row, rows = place
     batch = gl.program_id(1)
 
     q = ring.new(q_desc, GROUPS, 1)
@@ -324,7 +318,7 @@ def attention_forward_hopper_kernel(
     again_smem = smem.numbers(gl.int32, GROUPS, 1)
     rest_smem = smem.tiles(rest_desc, GROUPS if KEEPS else 1)
     gate_full = smem.barriers(GROUPS, 1) if HAS_GATE else q.full
-    others = smem.barriers(2, 1)
+    barriers = smem.barriers(2, 1)
     finished = smem.barriers(1, GROUPS).index(0)
     fence_async_shared()
 
@@ -332,7 +326,7 @@ def attention_forward_hopper_kernel(
     run_partitions(Cta(
         bias_desc, q, k, v, gate_desc, mask, out_desc, rest_desc, lse_ptr, gl.to_tensor(lse_stride),
         out_smem, bias_smem, mask_smem, unmasked_smem, again_smem, rest_smem,
-        gate_full, others.index(0), finished, others.index(1),
+        gate_full, barriers.index(0), finished, barriers.index(1),
         batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
         gl.to_tensor(num_queries), scale,
         HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS, C, BLOCK_K, NUM_BLOCKS, KEYS, GROUPS,
@@ -344,10 +338,10 @@ def launch(call: Call, kept: Kept) -> None:
     q, k, v, gate, mask, bias, *_ = call
     out, lse, rest = kept
     bias = None if bias is None else launches.bias_rows(bias)
-    tile = constants(call)
-    block, blocks = tile["BLOCK_K"], triton.cdiv(call.num_queries, 64 * tile["GROUPS"])
+    config = constants(call)
+    block, blocks = config["BLOCK_K"], triton.cdiv(call.num_queries, 64 * config["GROUPS"])
     # All blocks of a row and head share their keys, and so are under way at a time.
-    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, tile), blocks)
+    ctas, _ = launches.dealt(call, blocks, ctas_an_sm(call, config), blocks)
     q_desc = launches.rows(q, 64)
     attention_forward_hopper_kernel[(ctas, call.batch)](
         q_desc, launches.rows(k, block), launches.rows(v, block),
@@ -355,22 +349,22 @@ def launch(call: Call, kept: Kept) -> None:
         launches.rows(out, 64), launches.rows(out if rest is None else rest, 64), mask, lse,
         call.mask_strides, lse.stride(2), *call.scalars,
         HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=call.bias_scale,
-        TRANSPOSED=transposed(bias), KEEPS=rest is not None, **tile,
+        TRANSPOSED=transposed(bias), KEEPS=rest is not None, **config,
     )  # fmt: skip
 
 
 def constants(call: Call) -> dict[str, int]:
-    tile = call.tile("attention_forward_hopper", "sm_90")
-    block = tile["BLOCK_K"]
-    tile["KEYS"] = launches.key_slots(call, block)
-    return launches.in_blocks(call, tile, triton.cdiv(call.num_keys, block))
+    config = call.config("attention_forward_hopper", "sm_90")
+    block = config["BLOCK_K"]
+    config["KEYS"] = launches.key_slots(call, block)
+    return launches.in_blocks(call, config, triton.cdiv(call.num_keys, block))
 
 
-def ctas_an_sm(call: Call, tile: dict[str, int]) -> int:
+def ctas_an_sm(call: Call, config: dict[str, int]) -> int:
     """How many CTAs fit: shared memory has bias, keys, values, queries, results and two masks."""
-    block, channels, queries = tile["BLOCK_K"], tile["C"], 64 * tile["GROUPS"]
-    bias = 2 * 64 * block if call.bias is None else 2 * queries * block * tile["NUM_BLOCKS"]
-    rows = 2 * channels * (2 * tile["STAGES"] * block + 2 * queries)
+    block, channels, queries = config["BLOCK_K"], config["C"], 64 * config["GROUPS"]
+    bias = 2 * 64 * block if call.bias is None else 2 * queries * block * config["NUM_BLOCKS"]
+    rows = 2 * channels * (2 * config["STAGES"] * block + 2 * queries)
     rest = 0 if call.bias is None else channels * queries
-    needed = bias + rows + rest + 4 * tile["KEYS"]
-    return launches.fitting(needed, tile["GROUPS"] + 1, tile["maxnreg"])
+    needed = bias + rows + rest + 4 * config["KEYS"]
+    return launches.fitting(needed, config["GROUPS"] + 1, config["maxnreg"])

@@ -52,13 +52,13 @@ def fitting(shared_bytes: int, warp_groups: int, maxnreg: int) -> int:
     return min(SHARED_BYTES // needed, SM_REGISTERS // (THREADS * warp_groups * maxnreg))
 
 
-def in_blocks(call: Call, tile: dict[str, int], blocks: int) -> dict[str, int]:
-    """A tile, and what follows from the number of blocks in a row.
+def in_blocks(call: Call, config: dict[str, int], blocks: int) -> dict[str, int]:
+    """A configuration, and what follows from the number of blocks in a row.
 
     Slots of a ring are as many as divide this number, so that each block has its own.
     """
-    stages = max(n for n in range(1, tile["STAGES"] + 1) if blocks % n == 0)
-    return tile | {"NUM_BLOCKS": blocks, "STAGES": stages, "C": padded(call.channels)}
+    stages = max(n for n in range(1, config["STAGES"] + 1) if blocks % n == 0)
+    return config | {"NUM_BLOCKS": blocks, "STAGES": stages, "C": padded(call.channels)}
 
 
 def key_slots(call: Call, block: int) -> int:

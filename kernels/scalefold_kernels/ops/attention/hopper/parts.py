@@ -59,7 +59,7 @@ def lane_sums(x):
 def place_of_cta(num_positions, num_heads, num_rows, BLOCK: gl.constexpr = 64):
     """First position, head, group of rows, first row and number of rows of a CTA.
 
-    CTAs that share positions and head are groups; some heads may have one more than others.
+    CTAs that share positions and head have a group of rows each; some heads have one more CTA.
     """
     num_blocks = gl.cdiv(num_positions, BLOCK)
     tiles = num_blocks * num_heads

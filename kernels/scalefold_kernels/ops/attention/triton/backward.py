@@ -111,7 +111,7 @@ def attention_backward_gate_kernel(
         scaled = tl.load(q_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         scaled *= scale * (1.0 / BIAS_SCALE)
         offsets = line_start(scaled_q_strides, batch, row, query) + at
-        tl.store(scaled_q_ptr + offsets, scaled.to(scaled_q_ptr.dtype.element_ty), mask=inside)
+        tl.store(scaled_q_ptr + offsets, scaled, mask=inside)
 
 
 def backward_gate(
@@ -128,9 +128,9 @@ def backward_gate(
     And ``scaled_q``, unless it is None: the queries as forward multiplied them.
     """
     gate = call.gate
-    tile = call.tile("attention_backward_gate")
+    config = call.config("attention_backward_gate")
     heads = triton.next_power_of_2(call.num_heads)
-    block_q = max(1, tile.pop("BLOCK") // (heads * triton.next_power_of_2(call.channels)))
+    block_q = max(1, config.pop("BLOCK") // (heads * triton.next_power_of_2(call.channels)))
     gate = None if gate is None else heads_together(gate)
     q = None if scaled_q is None else heads_together(call.q)
     blocks = triton.cdiv(call.num_queries, block_q)
@@ -139,7 +139,7 @@ def backward_gate(
         *map(strides, (gate, kept.out, kept.rest, grad_out, grad_gate, grad_o, q, scaled_q)),
         delta.stride(2), call.num_rows, call.num_heads, call.num_queries, call.scale,
         C=call.channels, REST_SHIFT=0 if kept.rest is None else SHIFTS[kept.out.dtype],
-        BIAS_SCALE=call.bias_scale, BLOCK_Q=block_q, BLOCK_H=heads, **tile,
+        BIAS_SCALE=call.bias_scale, BLOCK_Q=block_q, BLOCK_H=heads, **config,
     )  # fmt: skip
 
 
@@ -329,32 +329,32 @@ def backward(
 
 def backward_queries(call: Call, *known_and_gradient: Tensor) -> None:
     """Fill the gradient of q; before it come what `_arguments` calls known."""
-    tile = call.tile("attention_backward_queries")
-    grid = grid_of(call, call.num_queries, tile["BLOCK_Q"])
+    config = call.config("attention_backward_queries")
+    grid = grid_of(call, call.num_queries, config["BLOCK_Q"])
     arguments, constants = _arguments(call, *known_and_gradient)
-    attention_backward_queries_kernel[grid](*arguments, **constants, **tile)
+    attention_backward_queries_kernel[grid](*arguments, **constants, **config)
 
 
 def backward_keys(call: Call, *known_and_gradients: Tensor) -> None:
     """Fill the gradients of k and v; before them come what `_arguments` calls known."""
-    tile = call.tile("attention_backward_keys")
-    grid = grid_of(call, call.num_keys, tile["BLOCK_K"])
+    config = call.config("attention_backward_keys")
+    grid = grid_of(call, call.num_keys, config["BLOCK_K"])
     arguments, constants = _arguments(call, *known_and_gradients)
-    attention_backward_keys_kernel[grid](*arguments, **constants, **tile)
+    attention_backward_keys_kernel[grid](*arguments, **constants, **config)
 
 
 def backward_bias(call: Call, bias: Tensor, *known: Tensor) -> Tensor:
     """Sums of the bias's gradient over groups of rows, as `new_sums` has them."""
-    tile = call.tile("attention_backward_bias")
-    tiles = triton.cdiv(call.num_queries, tile["BLOCK_Q"])
-    tiles *= triton.cdiv(call.num_keys, tile["BLOCK_K"])
-    groups = triton.cdiv(call.num_rows, tile["ROWS"])
+    config = call.config("attention_backward_bias")
+    tiles = triton.cdiv(call.num_queries, config["BLOCK_Q"])
+    tiles *= triton.cdiv(call.num_keys, config["BLOCK_K"])
+    groups = triton.cdiv(call.num_rows, config["ROWS"])
     partial = new_sums(bias, groups)
     first, second = partial.stride()[-2:]
     of_partial = (second, first) if transposed(bias) else (first, second)
     arguments, constants = _arguments(call, *known, partial, result_strides=[of_partial])
     grid = tiles * call.num_heads * groups, call.batch
-    attention_backward_bias_kernel[grid](*arguments, **constants, **tile)
+    attention_backward_bias_kernel[grid](*arguments, **constants, **config)
     return partial
 
 

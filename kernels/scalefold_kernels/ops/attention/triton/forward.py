@@ -55,7 +55,7 @@ def load(ptr, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def store(ptr, tile, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
     addresses, inside = positions(ptr, stride, first, count, C, BLOCK)
-    tl.store(addresses, tile.to(ptr.dtype.element_ty), mask=inside)
+    tl.store(addresses, tile, mask=inside)
 
 
 @triton.jit
@@ -84,9 +84,8 @@ def masked_terms(mask_ptr, stride, k, num_keys, unmasked):
     vanish beside MASKED_LOGIT: they are multiplied by ``unmasked > 0`` and nothing is added.
     """
     keep = tl.load(mask_ptr + k * stride, mask=k < num_keys, other=0.0) != 0
-    return tl.where(
-        k < num_keys, tl.where(keep | (unmasked == 0), 0.0, MASKED_LOGIT), -float("inf")
-    )
+    added = tl.where(keep | (unmasked == 0), 0.0, MASKED_LOGIT)
+    return tl.where(k < num_keys, added, -float("inf"))
 
 
 @triton.jit
@@ -178,11 +177,11 @@ def attention_forward_kernel(
 def forward(call: Call, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
     """Fill ``out``, ``lse`` and, unless it is None, ``rest``: see `Kept`."""
     q, k, v, gate, mask, bias, *_ = call
-    tile = call.tile("attention_forward")
-    attention_forward_kernel[grid_of(call, call.num_queries, tile["BLOCK_Q"])](
+    config = call.config("attention_forward")
+    attention_forward_kernel[grid_of(call, call.num_queries, config["BLOCK_Q"])](
         q, k, v, gate, mask, bias, out, lse, rest, *map(strides, (q, k, v, gate)),
         call.mask_strides, strides(bias), strides(out), strides(rest), lse.stride(2),
         *call.scalars,
         C=call.channels, BIAS_SCALE=call.bias_scale,
-        REST_SHIFT=0 if rest is None else SHIFTS[out.dtype], **tile,
+        REST_SHIFT=0 if rest is None else SHIFTS[out.dtype], **config,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from scalefold_kernels.dot import SMALL, block, precision
 from scalefold_kernels.loads import load_matrix, load_vector
 from scalefold_kernels.ops.global_attention.op import Parameters
 from scalefold_kernels.ops.norm.triton import standardise
-from scalefold_kernels.tiles import tile_for
+from scalefold_kernels.tiles import config_for
 
 MASKED_LOGIT = tl.constexpr(1e9)
 """The constant of `scalefold.ops.attention`."""
@@ -55,7 +55,7 @@ def store_rows(ptr, value, stride, rows, num_rows, c, C: tl.constexpr):
     """A block of rows of the column."""
     at = rows.to(tl.int64)[:, None] * stride + c[None, :]
     inside = (rows < num_rows)[:, None] & (c < C)[None, :]
-    tl.store(ptr + at, value.to(ptr.dtype.element_ty), mask=inside)
+    tl.store(ptr + at, value, mask=inside)
 
 
 @triton.jit
@@ -111,7 +111,7 @@ def head_scale(parameters: Parameters) -> float:
 
 
 def constants(kernel: str, x: Tensor, parameters: Parameters) -> dict[str, int | float | str]:
-    """Sizes and the tile, as all kernels take them."""
+    """Sizes and the configuration, as all kernels take them."""
     _, rows, _, channels = x.shape
     every, head = parameters.query_weight.shape[0], parameters.key_weight.shape[0]
     return {
@@ -122,7 +122,7 @@ def constants(kernel: str, x: Tensor, parameters: Parameters) -> dict[str, int |
         "BLOCK_C": block(channels),
         "BLOCK_D": block(every),
         "BLOCK_H": block(every // head),
-        **tile_for(f"global_attention_{kernel}", x, S=rows, C=channels, D=every),
+        **config_for(f"global_attention_{kernel}", x, S=rows, C=channels, D=every),
     }
 
 

@@ -21,7 +21,6 @@ MIN_OUTPUTS = 65
 
 
 def why_not(function: str, call: Call, *matrices: Tensor) -> str | None:
-    """Why the kernels do not take these arguments."""
     if matrices[0].dtype != torch.bfloat16:
         return f"takes bfloat16, not {matrices[0].dtype}"
     if call.channels % VECTOR or call.inputs % VECTOR:

@@ -33,13 +33,12 @@ PART = gl.constexpr(32)
 Cta = namedtuple(
     "Cta",
     "grad_h_desc partial_ptr key_ptr layer threshold scale key_stride grad h weight_desc weight "
-    "weight_full ones mask_smem out_smem dropped order C K SHARED BLOCK_K BLOCK_C "
-    "COLUMN_BLOCKS",
+    "weight_full ones mask_smem out_smem dropped order C K SHARED BLOCK_K BLOCK_C COLUMN_BLOCKS",
 )
 
 
 @gluon.jit
-def both(x, mask):
+def masked(x, mask):
     """Elements of x where the mask's bits are set, else 0."""
     return gl.inline_asm_elementwise("and.b32 $0, $1, $2;", "=r,r,r", [x, mask], x.dtype, True, 2)
 
@@ -92,11 +91,10 @@ def compute(w: gl.constexpr, cta):
                 else:
                     c = w * HALF_C + part * PART + gl.arange(0, PART, layout=FLAT)
                     hashes = mix(mix(mix(state, tile), gl.to_tensor(0)), c)
-                    of_line = gl.convert_layout(
-                        -kept(hashes, cta.threshold).to(gl.int16), gl.SliceLayout(0, L)
-                    )
+                    of_line = -kept(hashes, cta.threshold).to(gl.int16)
+                    of_line = gl.convert_layout(of_line, gl.SliceLayout(0, L))
                     mask = of_line[None, :].broadcast_to(ROWS, PART)
-                piece.store(both(piece.load(L), mask))
+                piece.store(masked(piece.load(L), mask))
             fence_async_shared()
             # Both halves are dropped before either group multiplies with the whole.
             mbarrier.arrive(cta.dropped.index(slot))
@@ -147,9 +145,8 @@ def residual_linear_backward_hopper_kernel(
     ones = smem.ones().index(0)
     grad = ring.of_slots(grad_desc, smem.matrices(STAGES, ROWS, BLOCK_C), 2)
     h = ring.Ring(h_desc, smem.matrices(STAGES, ROWS, BLOCK_K), grad.full, grad.empty)
-    mask_smem = gl.allocate_shared_memory(
-        gl.int16, [2, 8 if SHARED == 1 else 1, BLOCK_C // 2], bits_layout
-    )
+    mask_shape: gl.constexpr = [2, 8 if SHARED == 1 else 1, BLOCK_C // 2]
+    mask_smem = gl.allocate_shared_memory(gl.int16, mask_shape, bits_layout)
     out_smem = smem.matrices(2, ROWS, BLOCK_K // 2)
     dropped = smem.barriers(STAGES, 2) if SHARED > 0 else grad.full
     two_groups(Cta(
@@ -164,8 +161,8 @@ def backward(
     grad: Tensor, h: Tensor, weight: Tensor, call: Call, grad_h: Tensor, flat_grad: Tensor
 ) -> None:
     channels, inputs = weight.shape
-    tile = call.tile("residual_linear_backward_hopper", "sm_90")
-    width, block = padded(channels), tile["BLOCK_K"]
+    config = call.config("residual_linear_backward_hopper", "sm_90")
+    width, block = padded(channels), config["BLOCK_K"]
     columns = triton.cdiv(inputs, block)
     order = parts.Order.of(call, max(1, num_sms(grad.device) // columns))
     ctas = order.blocks * order.groups
@@ -174,6 +171,6 @@ def backward(
         parts.boxes_of(grad, call, width), parts.boxes_of(h, call, block),
         tiles_of(weight, width, block), parts.boxes_of(grad_h, call, block // 2), partial,
         *call.hashing, call.key_stride, tuple(order),
-        C=channels, K=inputs, SHARED=call.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **tile,
+        C=channels, K=inputs, SHARED=call.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **config,
     )  # fmt: skip
     sum_rows(partial, flat_grad.dtype, flat_grad)

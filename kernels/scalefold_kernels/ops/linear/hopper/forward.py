@@ -20,6 +20,7 @@ from scalefold_kernels.compiler import async_store, mma
 from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.linear.hopper import parts
 from scalefold_kernels.ops.linear.op import Call
 from scalefold_kernels.tma import padded, tiles_of
@@ -65,7 +66,7 @@ def compute(w, cta):
     sample, first, first_tile = start_of(w, cta)
     column = (gl.program_id(0) % cta.COLUMN_BLOCKS) * cta.BLOCK_C
     c = column + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(0, OUT))
-    bias = gl.load(cta.bias_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    bias = load_vector(cta.bias_ptr, c, cta.C)
     if cta.SHARED > 0:
         state = mix(mix(gl.load(cta.key_ptr + sample * cta.key_stride), gl.to_tensor(0)), cta.layer)
     if cta.SHARED == 1:
@@ -114,9 +115,8 @@ def residual_linear_forward_hopper_kernel(
     bits_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
     h = ring.of_slots(h_desc, smem.matrices(2 * H_STAGES, ROWS, BLOCK_K), 1)
     x = ring.of_slots(x_desc, smem.matrices(2 * X_STAGES, ROWS, BLOCK_C), 1)
-    mask_smem = gl.allocate_shared_memory(
-        gl.int8, [2, 8 if SHARED == 1 else 1, BLOCK_C], bits_layout
-    )
+    mask_shape: gl.constexpr = [2, 8 if SHARED == 1 else 1, BLOCK_C]
+    mask_smem = gl.allocate_shared_memory(gl.int8, mask_shape, bits_layout)
     two_groups(Cta(
         out_desc, bias_ptr, key_ptr, gl.to_tensor(layer), gl.to_tensor(threshold),
         gl.to_tensor(scale), gl.to_tensor(key_stride), h, x, weight_desc, smem.tile(weight_desc),
@@ -127,8 +127,8 @@ def residual_linear_forward_hopper_kernel(
 def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> Tensor:
     out = torch.empty_like(x)
     channels, inputs = weight.shape
-    tile = call.tile("residual_linear_forward_hopper", "sm_90")
-    width, block = padded(inputs), min(tile.pop("BLOCK_C"), padded(channels))
+    config = call.config("residual_linear_forward_hopper", "sm_90")
+    width, block = padded(inputs), min(config.pop("BLOCK_C"), padded(channels))
     columns = triton.cdiv(channels, block)
     order = parts.Order.of(call, 2 * max(1, num_sms(x.device) // columns))
     residual_linear_forward_hopper_kernel[(columns * triton.cdiv(order.blocks * order.groups, 2),)](
@@ -136,6 +136,6 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, call: Call) -> T
         tiles_of(weight, block, width), parts.boxes_of(out, call, block), bias, *call.hashing,
         call.key_stride, tuple(order),
         C=channels, SHARED=call.shared, BLOCK_K=width, BLOCK_C=block, COLUMN_BLOCKS=columns,
-        **tile,
+        **config,
     )  # fmt: skip
     return out

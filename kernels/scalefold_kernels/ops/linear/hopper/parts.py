@@ -24,6 +24,38 @@ def lines_of(shared):
     return {0: 64, 1: 8, 2: 1}[shared]
 
 
+class Order(NamedTuple):
+    """Rows as the kernels go through them: blocks of positions, each in several tiles of lines.
+
+    Attributes
+    ----------
+    blocks : int
+        Blocks of all samples.
+    groups : int
+        Groups of a block's tiles, each for one warp group or CTA.
+    sample_blocks : int
+    num_tiles : int
+        Tiles of a block.
+    sample_lines : int
+    """
+
+    blocks: int
+    groups: int
+    sample_blocks: int
+    num_tiles: int
+    sample_lines: int
+
+    @classmethod
+    def of(cls, call: Call, workers: int) -> Self:
+        """Divide rows among ``workers`` warp groups or CTAs, or more if there are more blocks."""
+        samples, lines, positions = _sizes(call)
+        tile_lines = lines_of(call.shared)
+        sample_blocks = triton.cdiv(positions, ROWS.value // tile_lines)
+        blocks, num_tiles = samples * sample_blocks, triton.cdiv(lines, tile_lines)
+        groups = min(num_tiles, max(1, workers // blocks))
+        return cls(blocks, groups, sample_blocks, num_tiles, lines)
+
+
 @gluon.jit
 def tensors(order):
     """Numbers of an `Order` as warp groups take them, none a constant."""
@@ -78,38 +110,6 @@ def load_mask(mask_tile):
     L: gl.constexpr = mask_layout(COLUMNS)
     mask = mask_tile.load(gl.SliceLayout(0, L)).expand_dims(0).broadcast_to(8, 8, COLUMNS)
     return gl.convert_layout(mask.reshape([ROWS, COLUMNS]), mma_layout(COLUMNS))
-
-
-class Order(NamedTuple):
-    """Rows as the kernels go through them: blocks of positions, each in several tiles of lines.
-
-    Attributes
-    ----------
-    blocks : int
-        Blocks of all samples.
-    groups : int
-        Groups of a block's tiles, each for one warp group or CTA.
-    sample_blocks : int
-    num_tiles : int
-        Tiles of a block.
-    sample_lines : int
-    """
-
-    blocks: int
-    groups: int
-    sample_blocks: int
-    num_tiles: int
-    sample_lines: int
-
-    @classmethod
-    def of(cls, call: Call, workers: int) -> Self:
-        """Divide rows among ``workers`` warp groups or CTAs, or more if there are more blocks."""
-        samples, lines, positions = _sizes(call)
-        tile_lines = lines_of(call.shared)
-        sample_blocks = triton.cdiv(positions, ROWS.value // tile_lines)
-        blocks, num_tiles = samples * sample_blocks, triton.cdiv(lines, tile_lines)
-        groups = min(num_tiles, max(1, workers // blocks))
-        return cls(blocks, groups, sample_blocks, num_tiles, lines)
 
 
 def _sizes(call: Call) -> tuple[int, int, int]:

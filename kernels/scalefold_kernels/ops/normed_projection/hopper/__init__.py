@@ -24,7 +24,6 @@ MAX_BIASED_OUTPUTS = 512
 
 
 def why_not(function: str, x: Tensor, projections: Projections) -> str | None:
-    """Why the kernels do not take these arguments."""
     channels, outputs, first_biased, _ = projections.sizes
     if x.dtype != torch.bfloat16:
         return f"takes bfloat16, not {x.dtype}"

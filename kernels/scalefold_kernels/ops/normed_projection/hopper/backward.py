@@ -18,6 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen, zeros
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.normed_projection.arguments import (
     MAX_FEW_OUTPUTS,
     Gradients,
@@ -73,9 +74,7 @@ def add_rows(sums, x, spare, ones):
 
 
 @gluon.jit
-def normalise_backward(
-    grad_normed, x_tile, grad_tile, mean, rstd, sums, spare, ones, cta
-):  # fmt: skip
+def normalise_backward(grad_normed, x_tile, grad_tile, mean, rstd, sums, spare, ones, cta):
     """Add LayerNorm's gradient to its tile, and overwrite x by the normalised rows.
 
     Returns ``sums`` with these rows added: two for each part of the channels, for the gradients of
@@ -146,9 +145,8 @@ def multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST: gl.constex
     for block in range(FIRST):
         i = n * cta.BLOCKS + block
         slot, grad_slot = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
-        grad_normed = mma(
-            cta.grad.slots.index(grad_slot), cta.weight.slots.index(slot), grad_normed
-        )
+        grad = cta.grad.slots.index(grad_slot)
+        grad_normed = mma(grad, cta.weight.slots.index(slot), grad_normed)
         mbarrier.arrive(cta.weight.empty.index(slot))
         mbarrier.arrive(cta.grad.empty.index(grad_slot))
         if cta.SCALED > 0:
@@ -158,15 +156,9 @@ def multiply(n, w, first, bias_sums, few, few_tile, ones, cta, FIRST: gl.constex
     for block in gl.static_range(FIRST, cta.BLOCKS):
         i = n * cta.BLOCKS + block
         slot, grad_slot = ring.wait_full(cta.weight, i), ring.wait_full(cta.grad, i, w)
-        transposed = cta.grad.slots.index(grad_slot).permute((1, 0))
-        bias_sum = mma(transposed, ones, bias_sums[block - FIRST], is_async=True)
-        added = added + (bias_sum,)
-        grad_normed = mma(
-            cta.grad.slots.index(grad_slot),
-            cta.weight.slots.index(slot),
-            grad_normed,
-            is_async=True,
-        )
+        grad = cta.grad.slots.index(grad_slot)
+        added += (mma(grad.permute((1, 0)), ones, bias_sums[block - FIRST], is_async=True),)
+        grad_normed = mma(grad, cta.weight.slots.index(slot), grad_normed, is_async=True)
         if block > FIRST:
             # This block's two products may be under way; those of the block before are done.
             grad_normed = mma_wait(1, [grad_normed])
@@ -200,11 +192,8 @@ def write_sums(w, norm_sums, bias_sums, weight_sum, cta, FIRST: gl.constexpr):
         gl.store(sums + c, norm_sums[2 * part], mask=inside)
         gl.store(sums + cta.C + c, norm_sums[2 * part + 1], mask=inside)
     for block in gl.static_range(FIRST, cta.BLOCKS):
-        d = (
-            block * cta.BLOCK_D
-            + gl.arange(0, cta.BLOCK_D, layout=gl.SliceLayout(1, BIAS))[:, None]
-            + one
-        )
+        d = gl.arange(0, cta.BLOCK_D, layout=gl.SliceLayout(1, BIAS))[:, None]
+        d = block * cta.BLOCK_D + d + one
         inside = (d >= cta.FIRST_BIASED) & (d < cta.D) & (one == 0)
         gl.store(sums + 2 * cta.C + d - cta.FIRST_BIASED, bias_sums[block - FIRST], mask=inside)
     if cta.HAS_FEW:
@@ -231,7 +220,7 @@ def compute(w, cta):
     bias_sums = ()
     for _biased in gl.static_range(FIRST, cta.BLOCKS):
         bias_sums = bias_sums + (zeros(cta.BLOCK_D, SUMS),)
-    own_tiles = (cta.num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+    own_tiles = gl.cdiv(cta.num_tiles - gl.program_id(0), gl.num_programs(0))
     for n in range(own_tiles):
         first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
         zero = opaque_zero(n)
@@ -281,8 +270,8 @@ def normed_projection_backward_hopper_kernel(
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     norm_smem = smem.numbers(gl.float32, 2, BLOCK_C)
     c = gl.arange(0, BLOCK_C, layout=flat)
-    norm_smem.index(0).store(gl.load(norm_weight_ptr + c, mask=c < C, other=0.0).to(gl.float32))
-    norm_smem.index(1).store(gl.load(norm_bias_ptr + c, mask=c < C, other=0.0).to(gl.float32))
+    norm_smem.index(0).store(load_vector(norm_weight_ptr, c, C))
+    norm_smem.index(1).store(load_vector(norm_bias_ptr, c, C))
     grad, weight = ring.new(grad_desc, 2 * STAGES, 1), ring.new(weight_desc, STAGES, 2)
     few_weight, few_smem = smem.tile(few_desc), smem.matrices(2, ROWS, FEW)
     x = ring.new(x_desc, 2, 1)
@@ -309,8 +298,8 @@ def backward(
 ) -> Tensor:
     assert grad is not None
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
-    tile = rows.tile("normed_projection_backward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
-    width, block = padded(sizes.channels), tile["BLOCK_D"]
+    config = rows.config("normed_projection_backward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
+    width, block = padded(sizes.channels), config["BLOCK_D"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     ctas = num_ctas(num_tiles, x.device)
     x_rows = rows.matrix()
@@ -333,7 +322,7 @@ def backward(
         num_tiles,
         C=sizes.channels, D=sizes.outputs, F=sizes.few, SCALED=scaled,
         FIRST_BIASED=sizes.first_biased, BLOCK_C=width, BLOCK_F=MAX_FEW_OUTPUTS,
-        HAS_THROUGH=through is not None, HAS_FEW=sizes.few > 0, **tile,
+        HAS_THROUGH=through is not None, HAS_FEW=sizes.few > 0, **config,
     )  # fmt: skip
     # The CTAs' sums, added up, come first of all gradients.
     sum_rows(sums, x.dtype, gradients.flat[:num_sums])

@@ -18,6 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.norm.triton import EPS
 from scalefold_kernels.ops.normed_projection.arguments import Norm, Projections
 from scalefold_kernels.rows import rows_of
@@ -81,8 +82,8 @@ def normalised(tile, first, cta, L: gl.constexpr):
     gl.store(cta.stats_ptr + r, mean, mask=r < cta.num_rows)
     gl.store(cta.stats_ptr + cta.num_rows + r, rstd, mask=r < cta.num_rows)
     # Both are 0 beyond C.
-    norm_weight = gl.load(cta.norm_weight_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
-    norm_bias = gl.load(cta.norm_bias_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
+    norm_weight = load_vector(cta.norm_weight_ptr, c, cta.C)
+    norm_bias = load_vector(cta.norm_bias_ptr, c, cta.C)
     return (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(tile.dtype)
 
 
@@ -112,18 +113,16 @@ def compute(w, cta):
             # Offset of row r of a sample: its outputs begin at the sample's first row times F.
             within = r % cta.sample_rows
             at = (r - within).to(gl.int64)[:, None] * cta.F + f[None, :] * cta.sample_rows
+            there = (r < cta.num_rows)[:, None] & (f < cta.F)[None, :]
             gl.store(
-                cta.few_ptr + at + within[:, None],
-                (few * cta.few_scale).to(dtype),
-                mask=(r < cta.num_rows)[:, None] & (f < cta.F)[None, :],
+                cta.few_ptr + at + within[:, None], (few * cta.few_scale).to(dtype), mask=there
             )
         for block in range(cta.BLOCKS):
             if cta.HAS_BIAS:
                 d = block * cta.BLOCK_D + column
                 inside = (d >= cta.first_biased) & (d < cta.D)
-                bias = gl.load(cta.bias_ptr + d - cta.first_biased, mask=inside, other=0.0).to(
-                    gl.float32
-                )
+                bias_ptr = cta.bias_ptr + d - cta.first_biased
+                bias = gl.load(bias_ptr, mask=inside, other=0.0).to(gl.float32)
             if cta.BLOCKS > cta.STAGES:
                 slot = ring.wait_full(cta.weight, i)
             else:  # all weights stay
@@ -179,8 +178,8 @@ def normed_projection_forward_hopper_kernel(
 
 def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: Tensor) -> None:
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
-    tile = rows.tile("normed_projection_forward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
-    width, block = padded(sizes.channels), tile["BLOCK_D"]
+    config = rows.config("normed_projection_forward_hopper", "sm_90", D=sizes.outputs, F=sizes.few)
+    width, block = padded(sizes.channels), config["BLOCK_D"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     few_weight = weight if projections.few is None else projections.few
     bias = projections.scaled_bias()
@@ -192,5 +191,5 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         norm.stats, sizes.first_biased, rows.num_rows, rows.num_rows // x.shape[0], num_tiles,
         C=sizes.channels, D=sizes.outputs, F=sizes.few,
         SCALED=0 if projections.first_scale == 1 else projections.first, BLOCK_C=width,
-        BLOCK_F=few_block(sizes.few), HAS_BIAS=bias is not None, HAS_FEW=sizes.few > 0, **tile,
+        BLOCK_F=few_block(sizes.few), HAS_BIAS=bias is not None, HAS_FEW=sizes.few > 0, **config,
     )  # fmt: skip

@@ -31,6 +31,7 @@ from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
 from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.outer_product.op import EPS, Factors, Mean, split_evenly
 from scalefold_kernels.tma import tiles_of
 
@@ -182,10 +183,9 @@ def write_mean(total, tile, x, y, sizes, cta):
     row = x + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
     n = gl.arange(0, SIZE_N, layout=gl.SliceLayout(0, L))
     at = row * cta.count_x + y * cta.count_y
-    count = gl.load(cta.count_ptr + at, mask=(row < size_x) & (y < size_y), other=1.0).to(
-        gl.float32
-    )
-    total += gl.load(cta.bias_ptr + n, mask=n < size_n, other=0.0).to(gl.float32)[None, :]
+    inside = (row < size_x) & (y < size_y)
+    count = gl.load(cta.count_ptr + at, mask=inside, other=1.0).to(gl.float32)
+    total += load_vector(cta.bias_ptr, n, size_n)[None, :]
     flat = tile.reshape([ROWS, SIZE_N])
     flat.store((widen(flat.load(L)) + total / (count + cta.EPS)[:, None]).to(tile.dtype))
     fence_async_shared()
@@ -280,9 +280,8 @@ def outer_product_chained_hopper_kernel(
     # No barrier without a wait: its memory is reused, see `smem`.
     if MEAN:
         second_tiles = ring.new(second_desc, 4, 1)
-        z = ring.Ring(
-            z_desc, smem.tiles(z_desc, 2 * GROUP_Y), smem.barriers(2, 1), smem.barriers(2, 1)
-        )
+        z = ring.barriers(2, 1)
+        z = ring.Ring(z_desc, smem.tiles(z_desc, 2 * GROUP_Y), z.full, z.empty)
     else:
         second_tiles, z = smem.matrices(2, SIZE_M, GROUP_Y * SIZE_D), first
     other_rings = ring.beside(first, other_first_desc), ring.beside(third, other_third_desc)
@@ -318,7 +317,7 @@ def mean_products(factors: Factors, mean: Mean) -> None:
         tiles_of(mean.z, *whole), tiles_of(mean.out, *whole), second_YMD, mean.out, mean.out,
         mean.number, mean.bias, _shape(chain), second_YMD.stride(), tiling, tiling,
         mean.number.stride(),
-        EPS=EPS, MEAN=True, **factors.tile("outer_product_chained_hopper"),
+        EPS=EPS, MEAN=True, **factors.config("outer_product_chained_hopper"),
     )  # fmt: skip
 
 
@@ -350,7 +349,7 @@ def operand_gradients(grad_IJZ: Tensor, factors: Factors) -> list[Tensor]:
         tiles_of(chains[1].third, 1, SIZE_D.value, SIZE_N.value), unused, unused, unused,
         chains[0].second, *parts, parts[0], parts[0], _shape(chains[0]), chains[0].second.stride(),
         *tilings, (0, 0),
-        EPS=EPS, MEAN=False, **factors.tile("outer_product_chained_hopper"),
+        EPS=EPS, MEAN=False, **factors.config("outer_product_chained_hopper"),
     )  # fmt: skip
     return parts
 

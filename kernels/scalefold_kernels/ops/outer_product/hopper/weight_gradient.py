@@ -34,10 +34,7 @@ SIZE_S = gl.constexpr(128)
 COLUMNS = gl.constexpr(128)
 """c and i of a group, and c and d."""
 
-Cta = namedtuple(
-    "Cta",
-    "out_ptr a b grad outer_smem size_c size_z size_j j_per_part",
-)
+Cta = namedtuple("Cta", "out_ptr a b grad outer_smem size_c size_z size_j j_per_part")
 
 
 @gluon.jit
@@ -167,6 +164,6 @@ def weight_gradient_parts(grad_IJZ: Tensor, factors: Factors) -> Tensor:
         tiles_of(factors.b, PAIR.value, SIZE_D.value, SIZE_S.value),
         tiles_of(grad_IJZ.transpose(0, 1), 1, BLOCK_I.value, ROWS.value), parts, channels, size_z,
         size_j, PAIR.value * pairs,
-        **factors.tile("outer_product_weight_gradient_hopper"),
+        **factors.config("outer_product_weight_gradient_hopper"),
     )  # fmt: skip
     return parts

@@ -16,7 +16,6 @@ __all__ = ["backward", "forward", "why_not"]
 
 
 def why_not(function: str, x_RC: Tensor, parameters: Parameters) -> str | None:
-    """Why the kernels do not take these arguments."""
     num_hidden, channels = parameters.up_weight.shape
     if x_RC.dtype != torch.bfloat16:
         return f"takes bfloat16, not {x_RC.dtype}"

@@ -17,9 +17,10 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, widen, zeros
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.norm.triton import EPS
 from scalefold_kernels.ops.transition.hopper.parts import load_bias, relu, width_of
-from scalefold_kernels.ops.transition.op import Kept, Parameters, tile_of
+from scalefold_kernels.ops.transition.op import Kept, Parameters, config_of
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 Cta = namedtuple(
@@ -79,8 +80,8 @@ def normalise(tile, cta):
         piece = pieces[part]
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
         # Both are 0 beyond C.
-        norm_weight = gl.load(cta.norm_weight_ptr + c, mask=c < C, other=0.0).to(gl.float32)
-        norm_bias = gl.load(cta.norm_bias_ptr + c, mask=c < C, other=0.0).to(gl.float32)
+        norm_weight = load_vector(cta.norm_weight_ptr, c, C)
+        norm_bias = load_vector(cta.norm_bias_ptr, c, C)
         piece.store((x_hat * norm_weight[None, :] + norm_bias[None, :]).to(tile.dtype))
     return mean, rstd
 
@@ -142,7 +143,7 @@ def compute(w: gl.constexpr, cta):
         out = mma(left, cta.down.slots.index(slot).permute((1, 0)), out)
         mbarrier.arrive(cta.down.empty.index(slot))
         i += 1
-        out_bias = gl.load(cta.down_bias_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
+        out_bias = load_vector(cta.down_bias_ptr, c, cta.C)
         if cta.KEEP:
             # The normalised rows have left: the result takes their place.
             tma.store_wait(0)
@@ -181,8 +182,8 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
     norm_weight, norm_bias, up, up_bias, down, down_bias = parameters
     num_rows, channels = x_RC.shape
     num_hidden = len(up)
-    tile = tile_of("transition_forward_hopper", x_RC, num_hidden, "sm_90")
-    width, block = width_of(channels), tile["BLOCK_H"]
+    config = config_of("transition_forward_hopper", x_RC, num_hidden, "sm_90")
+    width, block = width_of(channels), config["BLOCK_H"]
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
     # Unused when KEEP is false; TMA descriptors may not be None.
     normed, stats = kept or (out_RC, up_bias)
@@ -190,5 +191,5 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
         tiles_of(x_RC, ROWS.value, width), tiles_of(up, block, width), tiles_of(down, width, block),
         tiles_of(out_RC, ROWS.value, width), tiles_of(normed, ROWS.value, width), norm_weight,
         norm_bias, up_bias, down_bias, stats, num_rows, num_tiles,
-        C=channels, H=num_hidden, BLOCK_C=width, KEEP=kept is not None, **tile,
+        C=channels, H=num_hidden, BLOCK_C=width, KEEP=kept is not None, **config,
     )  # fmt: skip

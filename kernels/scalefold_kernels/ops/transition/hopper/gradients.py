@@ -20,9 +20,10 @@ from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, mma_layout, two_groups, zeros
 from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.transition.hopper import parts
 from scalefold_kernels.ops.transition.hopper.parts import DEPTH, relu
-from scalefold_kernels.ops.transition.op import Parameters, tile_of
+from scalefold_kernels.ops.transition.op import Parameters, config_of
 from scalefold_kernels.smem import SUMS
 from scalefold_kernels.tma import tiles_of
 
@@ -88,7 +89,7 @@ def compute_hidden(cta):
     first, part = gl.program_id(0) * cta.BLOCK_H, gl.program_id(1)
     start = part * cta.rows_per_part
     h = first + gl.arange(0, cta.BLOCK_H, layout=gl.SliceLayout(1, mma_layout(ROWS)))
-    bias = gl.load(cta.up_bias_ptr + h, mask=h < cta.H, other=0.0).to(gl.float32)[:, None]
+    bias = load_vector(cta.up_bias_ptr, h, cta.H)[:, None]
     product = zeros(cta.BLOCK_H, cta.BLOCK_C)
     mbarrier.wait(cta.weights_full, 0)
     i = gl.to_tensor(0)
@@ -184,8 +185,8 @@ def gradients(
         Partial sums over rows of ``grad_hidden``.
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
-    tile = tile_of("transition_gradients_hopper", grad_RC, num_hidden, "sm_90")
-    width, block = parts.width_of(channels), tile["BLOCK_H"]
+    config = config_of("transition_gradients_hopper", grad_RC, num_hidden, "sm_90")
+    width, block = parts.width_of(channels), config["BLOCK_H"]
     # Whole tiles of the next kernel: zeros beyond the last row, for its sums.
     num_rows = 2 * ROWS.value * triton.cdiv(num_rows, 2 * ROWS.value)
     num_pieces = num_rows // ROWS.value * 2 * triton.cdiv(num_hidden, 2 * DEPTH.value)
@@ -203,6 +204,6 @@ def gradients(
         tiles_of(parameters.down_weight, width, block),
         tiles_of(grad_hidden, ROWS.value, DEPTH.value), parameters.up_bias, products, sums,
         num_rows, rows_per_part,
-        C=channels, H=num_hidden, BLOCK_C=width, **tile,
+        C=channels, H=num_hidden, BLOCK_C=width, **config,
     )  # fmt: skip
     return grad_hidden, products, sums

@@ -18,9 +18,10 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels import ring, smem
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import ROWS, columns, mma_layout, opaque_zero, two_groups, widen, zeros
+from scalefold_kernels.loads import load_vector
 from scalefold_kernels.ops.transition.hopper import parts
 from scalefold_kernels.ops.transition.hopper.parts import DEPTH
-from scalefold_kernels.ops.transition.op import Parameters, tile_of
+from scalefold_kernels.ops.transition.op import Parameters, config_of
 from scalefold_kernels.smem import SUMS
 from scalefold_kernels.tma import num_ctas, tiles_of
 
@@ -78,10 +79,11 @@ def multiply(product, cta, i, w: gl.constexpr, STEPS: gl.constexpr):
 
 @gluon.jit
 def skip(cta, i):
-    """Wait for a slot that only the other group uses, and release it; returns i + 1."""
-    slot = ring.wait_full(cta.up, i)
-    mbarrier.arrive(cta.up.empty.index(slot))
-    return i + 1
+    """Wait for two slots that only the other group uses, and release them; returns the next i."""
+    for _ in gl.static_range(2):
+        mbarrier.arrive(cta.up.empty.index(ring.wait_full(cta.up, i)))
+        i += 1
+    return i
 
 
 @gluon.jit
@@ -95,7 +97,7 @@ def sums_over_channels(grad_normed, x_tile, mean, cta):
     product = total
     for part in gl.static_range(cta.BLOCK_C // NARROW):
         c = part * NARROW + column
-        norm_weight = gl.load(cta.norm_weight_ptr + c, mask=c < cta.C, other=0.0).to(gl.float32)
+        norm_weight = load_vector(cta.norm_weight_ptr, c, cta.C)
         grad = grads[part] * norm_weight[None, :]
         x = widen(x_tile.slice(part * NARROW, NARROW, dim=1).load(L))
         total += grad
@@ -123,9 +125,7 @@ def normalise_backward(grad_normed, x_tile, grad_tile, row, cta):
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     for part in gl.static_range(cta.BLOCK_C // WIDTH):
         c = part * WIDTH + column
-        norm_weight = gl.load(cta.norm_weight_ptr + zero + c, mask=c < cta.C, other=0.0).to(
-            gl.float32
-        )
+        norm_weight = load_vector(cta.norm_weight_ptr + zero, c, cta.C)
         x_piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
         piece = grad_tile.slice(part * WIDTH, WIDTH, dim=1)
         x, residual = x_piece.load(L), piece.load(L)
@@ -151,7 +151,6 @@ def compute(w: gl.constexpr, cta):
             product, i = multiply(product, cta, i, w, STEPS % cta.UNROLL)
         if w == 1:
             i = skip(cta, i)
-            i = skip(cta, i)
         x_slot, slot = ring.wait_full(cta.x, i), ring.wait_full(cta.grad, i + 1)
         i += 2
         zeroth = opaque_zero(i)
@@ -167,12 +166,11 @@ def compute(w: gl.constexpr, cta):
         mbarrier.arrive(cta.grad.empty.index(slot))
         if w == 0:
             i = skip(cta, i)
-            i = skip(cta, i)
-    kind = gl.arange(0, SUMS, layout=gl.SliceLayout(0, SUM))[None, :]
+    which = gl.arange(0, SUMS, layout=gl.SliceLayout(0, SUM))[None, :]
     # Else these channels, too, would be computed before the loop.
     c = opaque_zero(i) + gl.arange(0, cta.BLOCK_C, layout=gl.SliceLayout(1, SUM))[:, None]
-    part = kind * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
-    gl.store(cta.sums_ptr + part * cta.C + c, total, mask=(kind < 2) & (c < cta.C))
+    part = which * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
+    gl.store(cta.sums_ptr + part * cta.C + c, total, mask=(which < 2) & (c < cta.C))
 
 
 @gluon.jit
@@ -201,7 +199,7 @@ def input_gradient(
     gradient, and of ``grad``.
     """
     (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
-    tile = tile_of("transition_input_hopper", grad_RC, num_hidden, "sm_90")
+    config = config_of("transition_input_hopper", grad_RC, num_hidden, "sm_90")
     width = parts.width_of(channels)
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
     ctas = num_ctas(num_tiles, grad_RC.device)
@@ -212,6 +210,6 @@ def input_gradient(
         tiles_of(parameters.up_weight, DEPTH.value, width), tiles_of(x_RC, ROWS.value, width),
         tiles_of(grad_RC, ROWS.value, width), tiles_of(grad_x, ROWS.value, width),
         parameters.norm_weight, stats_2R, sums, num_tiles, num_rows,
-        C=channels, H=num_hidden, BLOCK_C=width, **tile,
+        C=channels, H=num_hidden, BLOCK_C=width, **config,
     )  # fmt: skip
     return grad_x, sums

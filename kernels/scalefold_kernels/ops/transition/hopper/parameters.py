@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.ops.transition.op import Parameters
-from scalefold_kernels.tiles import find_tile
+from scalefold_kernels.tiles import config_for
 
 
 @triton.jit
@@ -21,40 +21,6 @@ def sum_parts(ptr, num_parts, columns, WIDTH: tl.constexpr, BLOCK_PARTS: tl.cons
         inside = (parts < num_parts)[:, None] & (columns < WIDTH)[None, :]
         total += tl.load(ptr + parts[:, None] * WIDTH + columns[None, :], mask=inside, other=0.0)
     return tl.sum(total, 0)
-
-
-@triton.jit
-def transition_finish_kernel(
-    products_ptr, sums_ptr, weight_sums_ptr, grad_sums_ptr, up_ptr, grad_norm_ptr, grad_up_ptr,
-    grad_up_bias_ptr, grad_down_ptr, grad_down_bias_ptr, num_parts, num_row_parts, C: tl.constexpr,
-    H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_PARTS: tl.constexpr,
-):  # fmt: skip
-    """All parameters' gradients from parts of sums over rows.
-
-    ``products`` (2, parts, H, C), ``sums`` (parts, H), ``weight_sums`` and ``grad_sums`` (other
-    parts, C), float32, are of ``grad_hidden^T normed`` and of ``hidden^T grad``, of
-    ``grad_hidden``, of the gradient of the norm's weight, and of ``grad``. The gradient of the
-    norm's bias is ``sums up``. A CTA has a block of H and C; the last three along H have one
-    each of the gradients with channels only.
-    """
-    BLOCKS: tl.constexpr = (H + BLOCK_H - 1) // BLOCK_H
-    block = tl.program_id(0)
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    if block < BLOCKS:
-        h = block * BLOCK_H + tl.arange(0, BLOCK_H)
-        finish_weights(
-            products_ptr, sums_ptr, grad_up_ptr, grad_up_bias_ptr, grad_down_ptr, h, c, num_parts,
-            C, H,
-        )  # fmt: skip
-    elif block == BLOCKS:
-        total = sum_parts(weight_sums_ptr, num_row_parts, c, C, BLOCK_PARTS)
-        tl.store(grad_norm_ptr + c, total, mask=c < C)
-    elif block == BLOCKS + 1:
-        total = sum_parts(grad_sums_ptr, num_row_parts, c, C, BLOCK_PARTS)
-        tl.store(grad_down_bias_ptr + c, total, mask=c < C)
-    else:
-        total = multiply_sums(sums_ptr, up_ptr, num_parts, c, C, H, BLOCK_PARTS)
-        tl.store(grad_norm_ptr + C + c, total, mask=c < C)
 
 
 @triton.jit
@@ -97,6 +63,40 @@ def multiply_sums(
     return tl.sum(out, 0)
 
 
+@triton.jit
+def transition_finish_kernel(
+    products_ptr, sums_ptr, weight_sums_ptr, grad_sums_ptr, up_ptr, grad_norm_ptr, grad_up_ptr,
+    grad_up_bias_ptr, grad_down_ptr, grad_down_bias_ptr, num_parts, num_row_parts, C: tl.constexpr,
+    H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_PARTS: tl.constexpr,
+):  # fmt: skip
+    """All parameters' gradients from parts of sums over rows.
+
+    ``products`` (2, parts, H, C), ``sums`` (parts, H), ``weight_sums`` and ``grad_sums`` (other
+    parts, C), float32, are of ``grad_hidden^T normed`` and of ``hidden^T grad``, of
+    ``grad_hidden``, of the gradient of the norm's weight, and of ``grad``. The gradient of the
+    norm's bias is ``sums up``. A CTA has a block of H and C; the last three along H have one
+    each of the gradients with channels only.
+    """
+    BLOCKS: tl.constexpr = (H + BLOCK_H - 1) // BLOCK_H
+    block = tl.program_id(0)
+    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    if block < BLOCKS:
+        h = block * BLOCK_H + tl.arange(0, BLOCK_H)
+        finish_weights(
+            products_ptr, sums_ptr, grad_up_ptr, grad_up_bias_ptr, grad_down_ptr, h, c, num_parts,
+            C, H,
+        )  # fmt: skip
+    elif block == BLOCKS:
+        total = sum_parts(weight_sums_ptr, num_row_parts, c, C, BLOCK_PARTS)
+        tl.store(grad_norm_ptr + c, total, mask=c < C)
+    elif block == BLOCKS + 1:
+        total = sum_parts(grad_sums_ptr, num_row_parts, c, C, BLOCK_PARTS)
+        tl.store(grad_down_bias_ptr + c, total, mask=c < C)
+    else:
+        total = multiply_sums(sums_ptr, up_ptr, num_parts, c, C, H, BLOCK_PARTS)
+        tl.store(grad_norm_ptr + C + c, total, mask=c < C)
+
+
 def finish(
     products: Tensor, sums: Tensor, sums_over_rows: Tensor, parameters: Parameters
 ) -> list[Tensor]:
@@ -106,14 +106,14 @@ def finish(
     """
     norm_weight, _, up, up_bias, down, down_bias = parameters
     num_hidden, channels = up.shape
-    tile = find_tile("transition_finish", "sm_90", {"C": channels, "H": num_hidden})
+    config = config_for("transition_finish", up, "sm_90", C=channels, H=num_hidden)
     grad_norm = norm_weight.new_empty(2, channels)
     grads = [torch.empty_like(parameter) for parameter in (up, up_bias, down, down_bias)]
     # After the blocks of H, one CTA row for each gradient that has channels only.
-    blocks = triton.cdiv(num_hidden, tile["BLOCK_H"]) + 3
-    transition_finish_kernel[(blocks, triton.cdiv(channels, tile["BLOCK_C"]))](
+    blocks = triton.cdiv(num_hidden, config["BLOCK_H"]) + 3
+    transition_finish_kernel[(blocks, triton.cdiv(channels, config["BLOCK_C"]))](
         products, sums, *sums_over_rows, up, grad_norm, *grads, sums.shape[0],
         sums_over_rows.shape[1],
-        C=channels, H=num_hidden, **tile,
+        C=channels, H=num_hidden, **config,
     )  # fmt: skip
     return [grad_norm, *grads]

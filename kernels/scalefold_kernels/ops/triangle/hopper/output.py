@@ -26,7 +26,6 @@ from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS
 PRODUCT, GATE, Z = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
 """Numbers of the barriers of a tile's tensors."""
 
-
 Cta = namedtuple(
     "Cta",
     "weight_desc product_desc gate_desc z_desc out_desc norm_weight_ptr norm_bias_ptr bias_ptr "

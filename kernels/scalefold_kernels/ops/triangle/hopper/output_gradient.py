@@ -3,8 +3,8 @@
 The loader brings tiles to slots of each of two warp groups. What these make of the gradient and of
 the product stays there, announced on ``ready``. A third warp group adds up the weight's gradient
 from there, in registers over all tiles of the CTA; a slot is empty when both are done. First, the
-third works LayerNorm's weight and bias into the projection's (``folded``): a
-projection of ``x_hat * norm_weight + norm_bias`` is one of ``x_hat``.
+third works LayerNorm's weight and bias into the projection's (``folded``): a projection of
+``x_hat * norm_weight + norm_bias`` is one of ``x_hat``.
 """
 
 from collections import namedtuple
@@ -33,7 +33,6 @@ LOADER_REGISTERS = gl.constexpr(24)
 SUM_REGISTERS = gl.constexpr(168)
 """Registers of a thread of the third group, which holds the sums."""
 
-
 Cta = namedtuple(
     "Cta",
     "weight_desc gate_desc grad_out_desc grad_product_desc grad_gate_desc mean_ptr rstd_ptr "
@@ -56,12 +55,12 @@ def load(cta):
             if first < cta.num_positions:
                 slot = ring.wait_empty(cta.product, i, bytes, w)
                 ring.copy(cta.product, slot, [0, first])
-                bar = cta.product.full.index(slot)
+                full = cta.product.full.index(slot)
                 for half in gl.static_range(HALVES):
                     at = [first, half * 64]
                     part = slot * HALVES + half
-                    async_load(cta.gate_desc, at, bar, cta.gate.index(part))
-                    async_load(cta.grad_out_desc, at, bar, cta.grad_out.index(part))
+                    async_load(cta.gate_desc, at, full, cta.gate.index(part))
+                    async_load(cta.grad_out_desc, at, full, cta.grad_out.index(part))
 
 
 @gluon.jit
@@ -221,14 +220,14 @@ def triangle_output_backward_hopper_kernel(
     bias_smem = smem.numbers(gl.float32, HALVES, 64)
     ones = smem.ones().index(0)
     product = ring.new(product_desc, slots, 2)
-    more = smem.barriers(2, 1)
+    barriers = smem.barriers(2, 1)
     dropped = key_ptr, gl.to_tensor(layer), gl.to_tensor(threshold), scale
     run_partitions(Cta(
         weight_desc, gate_desc, grad_out_desc, grad_product_desc, grad_gate_desc, mean_ptr,
         rstd_ptr, norm_weight_ptr, norm_bias_ptr, bias_ptr, dropped, partial_ptr, partial_bias_ptr,
         smem.tiles(weight_desc, HALVES), bias_smem, ones, product,
         smem.tiles(gate_desc, slots * HALVES), smem.tiles(grad_out_desc, slots * HALVES),
-        more.index(0), more.index(1), smem.barriers(slots, 1), gl.to_tensor(num_positions),
+        barriers.index(0), barriers.index(1), smem.barriers(slots, 1), gl.to_tensor(num_positions),
         gl.to_tensor(size_i), gl.to_tensor(size_j), SHARED, C, GROUP_REGISTERS,
     ))  # fmt: skip
 

@@ -33,10 +33,7 @@ DEPTH = gl.constexpr(64)
 _STAGES = 3
 """Places of blocks: as many as there is room for beside the result."""
 
-Cta = namedtuple(
-    "Cta",
-    "products x y out blocks rounds PRODUCTS",
-)
+Cta = namedtuple("Cta", "products x y out blocks rounds PRODUCTS")
 
 
 @gluon.constexpr_function
@@ -154,7 +151,6 @@ def triangle_product_hopper_kernel(
 
 
 def why_not(function: str, todo: Sequence[Product]) -> str | None:
-    """Why the kernel does not take these products."""
     for product in todo:
         if any(t.dtype != torch.bfloat16 for t in product):
             return f"takes bfloat16, not {product.x.dtype}"

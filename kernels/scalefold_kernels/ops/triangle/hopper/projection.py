@@ -63,9 +63,8 @@ def compute(w, cta):
     for i in range(parts.num_rounds(cta.num_positions)):
         first = parts.first_position(i, w)
         if first < cta.num_positions:
-            inverse_mask = parts.invert_mask(
-                parts.load_column(cta.mask_ptr, first, cta.num_positions, HALF)
-            )
+            mask = parts.load_column(cta.mask_ptr, first, cta.num_positions, HALF)
+            inverse_mask = parts.invert_mask(mask)
             slot = ring.wait_full(cta.z, i, w)
             x = widen(cta.z.slots.index(slot).load(WHOLE))
             mbarrier.arrive(cta.z.empty.index(slot))
@@ -87,13 +86,10 @@ def compute(w, cta):
                         next_opened = multiply(normed, cta.weight, weight + HALVES)
                         next_value = multiply(normed, cta.weight, weight + 2 * HALVES - 1)
                     opened, value = mma_wait(2, [opened, value])
-                    bias = (
-                        parts.load_row(cta.bias_ptrs[2 * side + 1] + half * 64, HALF) * -parts.LOG2E
-                    )
-                    opened = parts.open_gate(opened, bias, inverse_mask[:, None])
-                    value = (
-                        value + parts.load_row(cta.bias_ptrs[2 * side] + half * 64, HALF)
-                    ) * opened
+                    bias = parts.load_row(cta.bias_ptrs[2 * side + 1] + half * 64, HALF)
+                    opened = parts.open_gate(opened, bias * -parts.LOG2E, inverse_mask[:, None])
+                    value += parts.load_row(cta.bias_ptrs[2 * side] + half * 64, HALF)
+                    value *= opened
                     out = cta.out.index(2 * w + (side * HALVES + half) % 2)
                     # The result before the last has left this place.
                     tma.store_wait(1)
@@ -103,10 +99,7 @@ def compute(w, cta):
                     opened, value = next_opened, next_value
             opened, value = mma_wait(0, [opened, value])
             for half in gl.static_range(HALVES):
-                if half == 0:
-                    logit = opened
-                else:
-                    logit = value
+                logit = opened if half == 0 else value
                 logit += parts.load_row(cta.bias_ptrs[4] + half * 64, HALF)
                 out = cta.out.index(w * 2 + half)
                 tma.store_wait(1)

@@ -199,9 +199,8 @@ def compute(cta):
             n += HALVES
             for half in gl.static_range(HALVES):
                 ring.wait_full(cta.blocks, n + half)
-            wholes_smem = reinterpret(
-                cta.blocks.slots, dtype, [BLOCKS // HALVES, ROWS, C], z.layout
-            )
+            shape: gl.constexpr = [BLOCKS // HALVES, ROWS, C]
+            wholes_smem = reinterpret(cta.blocks.slots, dtype, shape, z.layout)
             grad_x += widen(wholes_smem.index(n % BLOCKS // HALVES).load(WHOLE))
             for half in gl.static_range(HALVES):
                 mbarrier.arrive(cta.blocks.empty.index(ring.slot(cta.blocks, n + half)))

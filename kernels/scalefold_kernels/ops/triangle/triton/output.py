@@ -16,11 +16,7 @@ from scalefold_kernels.dot import block
 from scalefold_kernels.dropout.kernel import dropout_factor, hash_of
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.loads import load_matrix, load_vector
-from scalefold_kernels.ops.triangle.arguments import (
-    OutputArguments,
-    Sizes,
-    new_stats,
-)
+from scalefold_kernels.ops.triangle.arguments import OutputArguments, Sizes, new_stats
 from scalefold_kernels.ops.triangle.triton.parts import sigmoid, standardise, standardise_backward
 from scalefold_kernels.ops.triangle.weights import output_gradients
 
@@ -56,9 +52,8 @@ def triangle_output_forward_kernel(
     tl.store(mean_ptr + position, mean, mask=position < num_positions)
     tl.store(rstd_ptr + position, rstd, mask=position < num_positions)
     normed = x_hat * load_vector(norm_weight_ptr, channel, C)[None, :]
-    normed = (normed + load_vector(norm_bias_ptr, channel, C)[None, :]).to(
-        product_ptr.dtype.element_ty
-    )
+    normed += load_vector(norm_bias_ptr, channel, C)[None, :]
+    normed = normed.to(product_ptr.dtype.element_ty)
     dropped, sizes = (key_ptr, layer, threshold, scale), (num_positions, size_i, size_j)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
@@ -71,9 +66,7 @@ def triangle_output_forward_kernel(
         if key_ptr is not None:
             value *= factor_of(dropped, position, column, sizes, SHARED)
         value += tl.load(z_ptr + row + column[None, :], mask=inside_PZ, other=0.0).to(tl.float32)
-        tl.store(
-            out_ptr + row + column[None, :], value.to(out_ptr.dtype.element_ty), mask=inside_PZ
-        )
+        tl.store(out_ptr + row + column[None, :], value, mask=inside_PZ)
 
 
 @triton.jit(do_not_specialize=["layer"])
@@ -99,7 +92,7 @@ def triangle_output_backward_kernel(
     norm_bias = load_vector(norm_bias_ptr, channel, C)
     x_hat = (x - mean[:, None]) * rstd[:, None]
     normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(dtype)
-    tl.store(x_hat_ptr + offset_PC, x_hat.to(dtype), mask=inside_PC)
+    tl.store(x_hat_ptr + offset_PC, x_hat, mask=inside_PC)
     grad_normed = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     dropped, sizes = (key_ptr, layer, threshold, scale), (num_positions, size_i, size_j)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
@@ -115,7 +108,7 @@ def triangle_output_backward_kernel(
             grad *= factor_of(dropped, position, column, sizes, SHARED)
         grad *= opened
         grad_logit = grad * value * (1.0 - opened)
-        tl.store(grad_gate_ptr + offset_PZ, grad_logit.to(dtype), mask=inside_PZ)
+        tl.store(grad_gate_ptr + offset_PZ, grad_logit, mask=inside_PZ)
         grad = grad.to(dtype)
         tl.store(grad_value_ptr + offset_PZ, grad, mask=inside_PZ)
         grad_normed = tl.dot(grad, weight, grad_normed, input_precision=PRECISION)
@@ -123,7 +116,7 @@ def triangle_output_backward_kernel(
     x = tl.load(product_ptr + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
     x_hat = (x - mean[:, None]) * rstd[:, None]
     grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, C)
-    tl.store(grad_product_ptr + offset_PC, grad_x.to(dtype), mask=inside_PC)
+    tl.store(grad_product_ptr + offset_PC, grad_x, mask=inside_PC)
 
 
 def output_forward(
@@ -133,12 +126,12 @@ def output_forward(
     product, gate, weights, dropout = given
     out = torch.empty_like(z)
     mean, rstd = new_stats(z[..., 0])
-    tile = sizes.tile("output_forward", BLOCK_Z=sizes.pair)
-    triangle_output_forward_kernel[(triton.cdiv(sizes.positions, tile["BLOCK_P"]),)](
+    config = sizes.config("output_forward", BLOCK_Z=sizes.pair)
+    triangle_output_forward_kernel[(triton.cdiv(sizes.positions, config["BLOCK_P"]),)](
         z, product, gate, *weights, *drawing(dropout), out, mean, rstd, sizes.positions,
         *z.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
-        **sizes.constants(), **tile,
+        **sizes.constants(), **config,
     )  # fmt: skip
     return out, mean, rstd
 
@@ -150,11 +143,11 @@ def output_backward(
     product, gate, weights, dropout = given
     grad_product, x_hat = torch.empty_like(product), torch.empty_like(product)
     grad_gate, grad_value = torch.empty_like(gate), torch.empty_like(gate)
-    tile = sizes.tile("output_backward", BLOCK_Z=sizes.pair)
-    triangle_output_backward_kernel[(triton.cdiv(sizes.positions, tile["BLOCK_P"]),)](
+    config = sizes.config("output_backward", BLOCK_Z=sizes.pair)
+    triangle_output_backward_kernel[(triton.cdiv(sizes.positions, config["BLOCK_P"]),)](
         grad_out, product, gate, *stats, *weights, *drawing(dropout),
         grad_product, grad_gate, grad_value, x_hat, sizes.positions, *gate.shape[1:3],
         SHARED=0 if dropout is None else dropout.shared, BLOCK_C=block(sizes.hidden),
-        **sizes.constants(), **tile,
+        **sizes.constants(), **config,
     )  # fmt: skip
     return grad_product, grad_gate, output_gradients(sizes, grad_value, x_hat, weights)

@@ -15,7 +15,6 @@ from scalefold_kernels.ops.norm.triton import EPS
 NO_ASSEMBLY = tl.constexpr(ON_AMD or triton.knobs.runtime.interpret)
 """Where NVIDIA's instructions are unknown."""
 
-
 SIGMOID = tl.constexpr("""{
         .reg .f32 t;
         mul.f32 t, $1, 0fBFB8AA3B;

@@ -58,7 +58,7 @@ def triangle_projection_forward_kernel(
         value *= sigmoid(opened) * mask[:, None]
         inside_PC = (position[:, None] < num_positions) & (channel < C)[None, :]
         at = tl.where(is_a, a_ptr, b_ptr) + channel[None, :].to(tl.int64) * num_positions
-        tl.store(at + position[:, None], value.to(z_ptr.dtype.element_ty), mask=inside_PC)
+        tl.store(at + position[:, None], value, mask=inside_PC)
     for first in tl.range(0, Z, BLOCK_C, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_C)
         weight = load_matrix(gate_weight_ptr, column, z, column < Z, Z)
@@ -96,7 +96,7 @@ def triangle_projection_backward_kernel(
     x_hat = (x - mean[:, None]) * rstd[:, None]
     normed = x_hat * norm_weight[None, :] + load_vector(norm_bias_ptr, z, Z)[None, :]
     normed = normed.to(dtype)
-    tl.store(x_hat_ptr + row + z[None, :], x_hat.to(dtype), mask=inside)
+    tl.store(x_hat_ptr + row + z[None, :], x_hat, mask=inside)
     grad_normed = tl.zeros((BLOCK_P, BLOCK_Z), tl.float32)
     for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
         channel = step // 2 * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -131,7 +131,7 @@ def triangle_projection_backward_kernel(
     grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, Z)
     if through_ptr is not None:
         grad_x += tl.load(through_ptr + row + z[None, :], mask=inside, other=0.0).to(tl.float32)
-    tl.store(grad_z_ptr + row + z[None, :], grad_x.to(dtype), mask=inside)
+    tl.store(grad_z_ptr + row + z[None, :], grad_x, mask=inside)
 
 
 def projection_forward(
@@ -139,10 +139,10 @@ def projection_forward(
 ) -> Projected:
     """Operands, gate, and the statistics of each position."""
     found = Projected.empty(z, sizes.hidden)
-    tile = sizes.tile("projection_forward", BLOCK_C=min(sizes.hidden, sizes.pair))
-    triangle_projection_forward_kernel[(triton.cdiv(sizes.positions, tile["BLOCK_P"]),)](
+    config = sizes.config("projection_forward", BLOCK_C=min(sizes.hidden, sizes.pair))
+    triangle_projection_forward_kernel[(triton.cdiv(sizes.positions, config["BLOCK_P"]),)](
         z, mask, *weights, *found, sizes.positions,
-        BLOCK_Z=block(sizes.pair), **sizes.constants(), **tile,
+        BLOCK_Z=block(sizes.pair), **sizes.constants(), **config,
     )  # fmt: skip
     return found
 
@@ -154,13 +154,13 @@ def projection_backward(
     z, mask, a, b, mean, rstd = kept
     grad_z, x_hat = torch.empty_like(z), torch.empty_like(z)
     grad_values = z.new_empty(4 * sizes.hidden, sizes.positions)
-    tile = sizes.tile("projection_backward", BLOCK_C=min(sizes.hidden, sizes.pair))
-    triangle_projection_backward_kernel[(triton.cdiv(sizes.positions, tile["BLOCK_P"]),)](
+    config = sizes.config("projection_backward", BLOCK_C=min(sizes.hidden, sizes.pair))
+    triangle_projection_backward_kernel[(triton.cdiv(sizes.positions, config["BLOCK_P"]),)](
         *gradients, z, mask, mean, rstd, a, b, weights.norm_weight, weights.norm_bias,
         weights.a, weights.a_gate, weights.a_gate_bias,
         weights.b, weights.b_gate, weights.b_gate_bias, weights.gate,
         grad_z, grad_values, x_hat, sizes.positions,
         BLOCK_Z=block(sizes.pair),
-        **sizes.constants(), **tile,
+        **sizes.constants(), **config,
     )  # fmt: skip
     return grad_z, projection_gradients(sizes, grad_values, gradients.gate, x_hat, weights)
