@@ -39,7 +39,8 @@ PINS := $(if $(TORCH),$(or $(wildcard envs/constraints-torch-$(basename $(TORCH)
     TORCH=$(TORCH): envs/ has no pins of it; give TORCH=2.11.0, or leave TORCH out))) envs/constraints.txt
 CONSTRAINTS := $(VENV)/constraints.txt
 ## What `make check` runs: no training, no processes, no kernels.
-FAST := $(addprefix tests/unit/,chem config features fetch geometry loss model ops parallel raw shards)
+FAST := $(addprefix tests/unit/,chem config features fetch geometry loss model ops optim parallel raw shards) \
+	tests/compatibility/test_a3f069b.py::test_configuration_has_the_same_key_of_its_results
 ## For the tests of kernels where torch is its CPU build: the version of the GPU machines that they are measured on.
 CPU_TRITON := triton==3.6.0
 ## What the CUDA build brings, so what training machines have.

@@ -93,7 +93,7 @@ class Structure(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """All outputs of one pass.
+    """All outputs of one pass. With DAP, each rank has all of them whole.
 
     Attributes
     ----------
