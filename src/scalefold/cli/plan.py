@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -23,7 +22,7 @@ _COLUMNS: Final = {
     "kilowatt_hours": ("kWh", ",.0f"), "cost": ("cost", ",.0f"),
 }  # fmt: skip
 
-logger = logging.getLogger(__name__)
+
 app = typer.Typer()
 
 
@@ -114,7 +113,6 @@ def plan(
             "it, such as h200. For another kind, measure steps with scalefold bench scaling, and "
             "give --record and --memory-gib"
         )
-    logger.info("planning preset %s; what no record covers is counted", settings.preset)
 
     from scalefold.plan.rows import Planner
     from scalefold.plan.run_summary import checkpoint_bytes
