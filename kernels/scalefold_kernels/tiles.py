@@ -59,7 +59,7 @@ def architecture(device: torch.device) -> str:
     return f"sm_{major}{minor}"
 
 
-def find_tile(kernel: str, arch: str, shape: Shape) -> Config:
+def find_config(kernel: str, arch: str, shape: Shape) -> Config:
     """Configuration of a launch: block sizes and Triton's options, as keyword arguments.
 
     ``kernel`` names the table, ``arch`` is from `architecture`, and ``shape`` has what the table's
@@ -72,9 +72,9 @@ def find_tile(kernel: str, arch: str, shape: Shape) -> Config:
 
 
 def config_for(kernel: str, x: Tensor, arch: str | None = None, **sizes: int | str) -> Config:
-    """`find_tile` for a tensor: its type, its GPU or the one named, and sizes by name."""
+    """`find_config` for a tensor: its type, its GPU or the one named, and sizes by name."""
     shape = {**sizes, "dtype": dtype_name(x.dtype)}
-    return find_tile(kernel, arch or architecture(x.device), shape)
+    return find_config(kernel, arch or architecture(x.device), shape)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_the_first_rule_that_holds_wins(folder: Path, where: dict, arch: str, block: int) -> None:
     written(folder, where)
-    assert tiles.find_tile("kernel", arch, SHAPE) == {"BLOCK": block}
+    assert tiles.find_config("kernel", arch, SHAPE) == {"BLOCK": block}
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_80", "cpu"])
@@ -49,4 +49,4 @@ def test_a_rule_that_no_launch_can_meet_is_refused(
 ) -> None:
     written(folder, where)
     with pytest.raises(ValueError, match=rf"tiles\.json: kernel has a rule on .*{wrong}"):
-        tiles.find_tile("kernel", arch, SHAPE)
+        tiles.find_config("kernel", arch, SHAPE)

@@ -10,7 +10,7 @@ from scalefold.ops.transition import transition as reference
 from scalefold_kernels import gpu
 from scalefold_kernels.ops.transition import transition, triton
 from scalefold_kernels.ops.transition.hopper.parameters import transition_finish_kernel
-from scalefold_kernels.tiles import find_tile
+from scalefold_kernels.tiles import find_config
 
 # Shape of x without channels, C, H
 SHAPES = [((1, 5, 7), 8, 32), ((2, 3, 11), 12, 50), ((33,), 64, 128), ((1,), 5, 3)]
@@ -138,7 +138,7 @@ def test_what_follows_from_sums_over_rows(device: torch.device) -> None:
     products = torch.stack([_by_parts(d, normed), _by_parts(out, grad)])
     sums = d.unflatten(0, (2, -1)).sum(1)
     arguments = [t.to(device) for t in (products, sums, weight_sums, grad, up)]
-    config = find_tile("transition_finish", "cpu", {"C": channels, "H": hidden})
+    config = find_config("transition_finish", "cpu", {"C": channels, "H": hidden})
     grid = -(-hidden // config["BLOCK_H"]) + 3, -(-channels // config["BLOCK_C"])
     shapes = (2, channels), (hidden, channels), (hidden,), (channels, hidden), (channels,)
     results = [torch.full(shape, float("nan"), device=device) for shape in shapes]

@@ -3,7 +3,7 @@
 from tests.kernels.offline.case import CompileCase
 
 from scalefold_kernels.ops.gather.triton import gather_kernel
-from scalefold_kernels.tiles import find_tile
+from scalefold_kernels.tiles import find_config
 
 
 def compile_cases() -> list[CompileCase]:
@@ -13,6 +13,6 @@ def compile_cases() -> list[CompileCase]:
 
 
 def _case(signature: dict[str, str], arch: str) -> CompileCase:
-    config = find_tile("gather", arch, {"elements": 93_000_000})
+    config = find_config("gather", arch, {"elements": 93_000_000})
     launch = config.pop("num_warps"), config.pop("num_stages")
     return CompileCase(f"gather {arch}", gather_kernel, signature, config, *launch, (arch,))

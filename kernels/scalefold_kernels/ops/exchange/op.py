@@ -19,8 +19,8 @@ from scalefold_kernels.backends import TRITON, Backends
 _BACKENDS = Backends("exchange", __package__, TRITON)
 
 _CTAS = 208
-"""CTAs in a launch. All of them run at once: two on each SM of an A100 or a newer GPU. No tile, as
-an inbox has a flag of each, and all ranks must have as many."""
+"""CTAs in a launch. All of them run at once: two on each SM of an A100 or a newer GPU. No table has
+it, as an inbox has a flag of each, and all ranks must have as many."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.ops.exchange.op import Inbox, Parts, ctas
-from scalefold_kernels.tiles import architecture, find_tile
+from scalefold_kernels.tiles import architecture, find_config
 
 MAX_POLLS = 2**30
 """How often a CTA looks for a flag, about a microsecond each: for a quarter of an hour. GPUs may be
@@ -120,10 +120,10 @@ def exchange_kernel(
 
 
 def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, sum_up: bool) -> None:
-    """See `op.exchange`. The tile's ``ELEMENTS`` are what a CTA moves at once, of all peers."""
+    """See `op.exchange`. ``ELEMENTS`` are what a CTA moves at once, of all peers."""
     peers = triton.next_power_of_2(inbox.size - 1)
-    tile = find_tile("exchange", architecture(x.device), {"size": inbox.size})
-    elements = tile.pop("ELEMENTS") // peers
+    config = find_config("exchange", architecture(x.device), {"size": inbox.size})
+    elements = config.pop("ELEMENTS") // peers
     cols = min(triton.next_power_of_2(parts.run), elements)
     grid = ctas(x.device.type)
     exchange_kernel[(grid,)](
@@ -131,7 +131,7 @@ def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, sum_up: bool) -
         prod(parts.rows), *parts.rows[1:], parts.run,
         *parts.x_strides, parts.x_part, *parts.out_strides, parts.out_part,
         SIZE=inbox.size, PEERS=peers, SUM=sum_up, ROWS=elements // cols, COLS=cols, GRID=grid,
-        LOOKS=MAX_POLLS, **tile,
+        LOOKS=MAX_POLLS, **config,
         debug=True,  # with the kernel's assertion, but without checks of each sum
         sanitize_overflow=False,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from torch import Tensor
 from scalefold_kernels.checks import check_rows, check_shapes, check_types
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.mask import Dropout
-from scalefold_kernels.tiles import Config, architecture, dtype_name, find_tile
+from scalefold_kernels.tiles import Config, architecture, dtype_name, find_config
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class Sizes:
 
     def config(self, name: str, **limits: int) -> Config:
         """Configuration of a kernel; no block larger than its entry in ``limits`` needs."""
-        shape = {"P": self.positions, "Z": self.pair, "C": self.hidden}
-        found = find_tile(f"triangle_{name}", self.arch, {**shape, "dtype": dtype_name(self.dtype)})
+        sizes = {"P": self.positions, "Z": self.pair, "C": self.hidden}
+        dtype = dtype_name(self.dtype)
+        found = find_config(f"triangle_{name}", self.arch, {**sizes, "dtype": dtype})
         return found | {name: min(found[name], block(size)) for name, size in limits.items()}
 
     def constants(self) -> dict[str, int | str]:
